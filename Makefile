@@ -1,0 +1,56 @@
+# `make demo` and `make test` need Python 3.11 or newer and nothing else.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint types unit wheel fuzz bench lock format clean
+
+demo: $(READY)
+	$(BIN)/fedtempo plan --clients 20 --times F80
+	@mkdir -p results
+	$(BIN)/fedtempo timeline --scheme fedfix --wait 1/2 --clients 20 --times F80 --until 4 --out results/timeline.svg
+	$(BIN)/fedtempo timeline --scheme fedfix --wait 1/2 --clients 20 --times F80 --until 4 --out results/timeline.png
+
+test: lint types unit wheel
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+unit: $(READY)
+	$(BIN)/python -m pytest
+
+# The wheel as a user gets it: built, unpacked beside nothing of this checkout, imported and run.
+wheel: $(READY)
+	$(BIN)/python tests/wheel_smoke.py
+
+# Ten times the random cases of `make test`.
+fuzz: $(READY)
+	FEDTEMPO_CASES=4000 $(BIN)/python -m pytest tests/test_rival.py tests/test_server.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/clock.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedtempo needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv --clear $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,parquet]'
+	touch $@
+
+lock:
+	$(PYTHON) -m venv --clear .venv-lock
+	.venv-lock/bin/pip install --quiet pip-tools
+	.venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --allow-unsafe --no-header --no-annotate \
+		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file constraints.txt requirements/all.in
+	rm -rf .venv-lock
+
+clean:
+	rm -rf $(VENV) .venv-lock build dist results .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,114 @@
+"""Carriers bring jobs to clients and their answers back; `rounds` joins a server and a carrier into training.
+
+timeline = rounds + VirtualCarrier;    a deployment = the same rounds + a carrier on the wall clock
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from fedtempo.clock.events import Arrived, Deadline, Event, Failed, Job, Joined, Left, Round, Tick
+from fedtempo.clock.server import Server
+from fedtempo.clock.ticks import MAX_TICKS
+from fedtempo.clock.times import ClientTimes
+from fedtempo.errors import ClockOverflow
+
+_ORDER = {Arrived: 0, Failed: 1, Left: 2, Joined: 3}
+
+
+class Carrier(Protocol):
+    """Takes jobs out and brings events back."""
+
+    def send(self, jobs: tuple[Job, ...]) -> None:
+        """Give these jobs to their clients."""
+
+    def wait(self, deadline: Tick | None) -> tuple[Tick, list[Event]]:
+        """The next moment at which something happens, at most `deadline`, and what happens then, in order.
+
+        Without events the moment is the deadline; with neither, it is -1: nothing will ever happen.
+        """
+
+
+class Durations:
+    """Ticks that each job takes, drawn in blocks: job by job, without the price of drawing one by one."""
+
+    def __init__(self, times: ClientTimes, *, scale: int, seed: int, block: int = 64) -> None:
+        self._times, self._scale, self._seed, self._block = times, scale, seed, block
+        self._fixed = None if times.random else self._draw_fixed()
+        self._held: dict[int, tuple[int, list[int]]] = {}
+
+    def _draw_fixed(self) -> list[int] | None:
+        period = self._times.job_period
+        if period is None or int(period.max()) > 1:
+            return None
+        clients = np.arange(self._times.num_clients)
+        return [int(t) * self._scale for t in self._times.draw(clients, np.zeros_like(clients))]
+
+    def __call__(self, client: int, job: int) -> Tick:
+        """Duration of job number `job` of `client`."""
+        if self._fixed is not None:
+            return self._fixed[client]
+        first, held = self._held.get(client, (0, []))
+        if not first <= job < first + len(held):
+            first = job - job % self._block
+            drawn = self._times.draw(np.array([client]), np.arange(first, first + self._block), seed=self._seed)
+            held = [int(t) * self._scale for t in drawn]
+            self._held[client] = (first, held)
+        return held[job - first]
+
+
+class VirtualCarrier:
+    """A heap of moments: jobs come back after their client's time. `happenings` are events at given ticks."""
+
+    def __init__(self, durations: Durations, happenings: Iterable[tuple[Tick, Event]] = ()) -> None:
+        self._durations = durations
+        self._heap: list[tuple[Tick, int, int, int, Event]] = []
+        self._count = 0
+        for tick, event in happenings:
+            self._push(tick, event)
+
+    def _push(self, tick: Tick, event: Event) -> None:
+        client = event.job.client if isinstance(event, (Arrived, Failed)) else getattr(event, "client", -1)
+        self._count += 1
+        heapq.heappush(self._heap, (tick, _ORDER.get(type(event), 4), client, self._count, event))
+
+    def send(self, jobs: tuple[Job, ...]) -> None:
+        for job in jobs:
+            back = job.sent + self._durations(job.client, job.number)
+            if back >= MAX_TICKS:
+                raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for less time")
+            self._push(back, Arrived(job))
+
+    def wait(self, deadline: Tick | None) -> tuple[Tick, list[Event]]:
+        if not self._heap or (deadline is not None and deadline < self._heap[0][0]):
+            return (-1, []) if deadline is None else (deadline, [])
+        now = self._heap[0][0]
+        events = []
+        while self._heap and self._heap[0][0] == now:
+            events.append(heapq.heappop(self._heap)[-1])
+        return now, events
+
+
+def rounds(server: Server, carrier: Carrier, *, until: Tick | None = None, start: Tick = 0) -> Iterator[Round]:
+    """Train: the rounds that end at or before `until`, in order; without it, as long as anything happens."""
+    carrier.send(server.start(start))
+    while True:
+        deadline = server.deadline
+        now, events = carrier.wait(deadline)
+        if now < 0 or (until is not None and now > until):
+            return
+        for event in events:
+            closed, jobs = server.tell(event, now)
+            carrier.send(jobs)
+            if closed is not None:
+                yield closed
+        deadline = server.deadline
+        if deadline is not None and deadline <= now:
+            closed, jobs = server.tell(Deadline(), now)
+            carrier.send(jobs)
+            if closed is not None:
+                yield closed

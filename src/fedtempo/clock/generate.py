@@ -1,0 +1,102 @@
+"""From a setting to a timeline: `timeline` materialises, `timeline_chunks` streams.
+
+The law is the waiting rule, asked event by event; a rule's own `chunks` must give the same rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+import numpy as np
+
+from fedtempo.clock.carrier import Durations, VirtualCarrier, rounds
+from fedtempo.clock.events import Round
+from fedtempo.clock.server import Server
+from fedtempo.clock.setting import Setting, chunk_updates
+from fedtempo.clock.ticks import MAX_TICKS, Exact, exact, text
+from fedtempo.clock.timeline import Timeline
+from fedtempo.errors import ClockOverflow, InputError
+
+_MAX_NUMBER = 2**31 - 1  # round and job numbers are kept in 32 bits
+
+
+def stream(
+    setting: Setting, *, until: Exact | None = None, max_rounds: int | None = None, by_rule: bool = False
+) -> Iterator[Timeline]:
+    """Chunks of the timeline that end at or before `until`, at most `max_rounds` rounds; `by_rule` asks the rule itself."""
+    last = MAX_TICKS
+    if until is not None:
+        horizon = exact(until, "until")
+        if horizon <= 0:
+            raise InputError(f"until: {until} is not above zero; give the time at which to stop")
+        last = setting.ticks(horizon)
+    left = max_rounds
+    source = None if by_rule else setting.rule.chunks(setting)
+    for chunk in source if source is not None else _by_rule(setting, last):
+        if chunk.first_round + chunk.num_rounds > _MAX_NUMBER:
+            raise ClockOverflow("more than 2^31 rounds; ask for less time or a longer wait")
+        inside = chunk.up_to(last) if chunk.num_rounds and int(chunk.ends[-1]) > last else chunk
+        if left is not None:
+            inside = inside[:left]
+            left -= inside.num_rounds
+        if inside.num_rounds:
+            yield inside
+        if inside.num_rounds < chunk.num_rounds or left == 0:
+            if until is None and left != 0:
+                raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for fewer rounds")
+            return
+
+
+def whole(
+    setting: Setting, *, until: Exact | None = None, max_rounds: int | None = None, by_rule: bool = False
+) -> Timeline:
+    """The timeline in one piece; a horizon in which no round ends is refused."""
+    if until is None and max_rounds is None:
+        raise InputError("a timeline needs an end: give until= (a time) or rounds= (a number)")
+    if max_rounds is not None and max_rounds < 1:
+        raise InputError(f"rounds: {max_rounds} is below 1; give the number of rounds")
+    parts = stream(setting, until=until, max_rounds=max_rounds, by_rule=by_rule)
+    head = next(parts, None)
+    if head is None:
+        first = next(stream(setting, max_rounds=1, by_rule=by_rule), None)
+        if first is None:
+            raise InputError(f"{setting.rule!r} never ends a round with these clients")
+        end = int(first.ends[0]) * setting.unit
+        raise InputError(f"until: {until} is before the end of the first round; make it at least {text(end)}")
+    return Timeline.joined(chain([head], parts))
+
+
+def _by_rule(setting: Setting, last: int) -> Iterator[Timeline]:
+    """The law: the rule on a virtual carrier, its rounds packed into chunks."""
+    server = Server(
+        setting.rule, range(setting.num_clients), unit=setting.unit, seed=setting.seed, measures=setting.measures()
+    )
+    carrier = VirtualCarrier(Durations(setting.times, scale=setting.scale, seed=setting.seed))
+    source = rounds(server, carrier, until=last)
+    begin = 0
+    for updates in chunk_updates():
+        part = list(islice(source, max(1, updates // setting.num_clients)))
+        if not part:
+            return
+        yield packed(setting, part, begin)
+        begin = part[-1].end
+
+
+def packed(setting: Setting, part: list[Round], start: int) -> Timeline:
+    """Rounds as arrays."""
+    jobs = [job for closed in part for job in closed.jobs]
+    table = np.array(jobs, dtype=np.int64).reshape(len(jobs), 5)
+    draws = table[:, 4].astype(np.int32)
+    return Timeline(
+        unit=setting.unit,
+        num_clients=setting.num_clients,
+        ends=np.array([closed.end for closed in part], dtype=np.int64),
+        offsets=np.cumsum([0, *(len(closed.jobs) for closed in part)], dtype=np.int64),
+        client=table[:, 0].astype(np.int32),
+        base=table[:, 2].astype(np.int32),
+        job=table[:, 1].astype(np.int32),
+        draws=draws if setting.rule.counts_draws else None,
+        first_round=part[0].number,
+        start=start,
+    )

@@ -1,0 +1,187 @@
+"""Random update times T_i: exponential, log-normal, uniform.
+
+    T = ⌈F_i⁻¹(u)/r⌉ · r,    u = uniform(seed, client, job),    r the `resolution`
+
+Rounding up keeps the clock exact. r is about a millionth of the smallest mean unless it is given, so that a mean moves
+by less than a part in a million.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from fedtempo.clock.streams import stream_key, uniforms
+from fedtempo.clock.ticks import Exact, positive
+from fedtempo.clock.times import ClientTimes, Floats, Ints, checked_ticks, per_client
+from fedtempo.errors import ClockOverflow, InputError
+
+
+def _scaled(ratio: Fraction) -> Fraction:
+    """A power of ten at most `ratio`, and above a tenth of it."""
+    power = math.floor(math.log10(ratio))
+    return Fraction(10) ** power
+
+
+class RandomTimes(ClientTimes):
+    """Times drawn per (seed, client, job) from a law with a known inverse distribution."""
+
+    def __init__(self, means: Sequence[Fraction], resolution: Exact | None) -> None:
+        self._means = tuple(means)
+        self._floats = np.array([float(m) for m in means])
+        smallest = min(means)
+        self._unit = _scaled(smallest) / 10**6 if resolution is None else positive(resolution, "resolution")
+        if self._unit > smallest:
+            raise InputError(f"resolution: {resolution} is longer than the shortest mean time; make it much smaller")
+
+    @property
+    def num_clients(self) -> int:
+        return len(self._means)
+
+    @property
+    def unit(self) -> Fraction:
+        return self._unit
+
+    @property
+    def mean_time(self) -> Floats:
+        return self._floats
+
+    @property
+    def exact_mean_time(self) -> tuple[Fraction, ...]:
+        return self._means
+
+    def draw(self, client: Ints, job: Ints, *, seed: int = 0) -> Ints:
+        if np.size(job) and int(np.max(job)) >= 2**32:
+            raise ClockOverflow("a client has done more than 2^32 jobs; ask for less time")
+        client, job = np.broadcast_arrays(client, job)
+        drawn = self.quantile(client, uniforms(stream_key("times", seed), client, job))
+        return checked_ticks(np.ceil(drawn / float(self._unit)))
+
+    @abstractmethod
+    def quantile(self, client: Ints, share: Floats) -> Floats:
+        """F_i⁻¹(share) for each client named."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._key()))
+
+    def _key(self) -> tuple[object, ...]:
+        return (self._means, self._unit)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.num_clients} clients, mean {self._floats.mean():.4g})"
+
+
+class ExponentialTimes(RandomTimes):
+    """T_i exponential with the given means: unreliable clients that forget how long they have worked."""
+
+    law = "exponential"
+    memoryless = True
+
+    def __init__(self, means: Sequence[Exact], *, resolution: Exact | None = None) -> None:
+        super().__init__(per_client(means, "mean time"), resolution)
+
+    def quantile(self, client: Ints, share: Floats) -> Floats:
+        return -self._floats[client] * np.log1p(-share)
+
+    def expected_rounds(self, wait: Fraction) -> Floats:
+        return -1.0 / np.expm1(-float(wait) / self._floats)
+
+    def distribution(self, time: float) -> Floats:
+        return -np.expm1(-time / self._floats)
+
+
+class LogNormalTimes(RandomTimes):
+    """T_i log-normal with the given means; `sigma` is the deviation of log T_i (0.5: a tenth takes twice the median)."""
+
+    law = "lognormal"
+
+    def __init__(
+        self, means: Sequence[Exact], *, sigma: float | Sequence[float] = 0.5, resolution: Exact | None = None
+    ) -> None:
+        super().__init__(per_client(means, "mean time"), resolution)
+        widths = (
+            np.broadcast_to(np.asarray(sigma, dtype=np.float64), (self.num_clients,))
+            if np.ndim(sigma) == 0
+            else (np.asarray(sigma, dtype=np.float64))
+        )
+        if widths.shape != (self.num_clients,):
+            raise InputError(f"sigma: {widths.size} values for {self.num_clients} clients; give one, or one per client")
+        if not (np.isfinite(widths).all() and (widths > 0).all() and (widths <= 5).all()):
+            raise InputError(f"sigma: {sigma} must lie above 0 and be at most 5; for no spread use FixedTimes")
+        self._sigma = np.array(widths)
+        self._mu = np.log(self._floats) - self._sigma**2 / 2
+
+    def quantile(self, client: Ints, share: Floats) -> Floats:
+        from scipy.special import ndtri
+
+        return np.asarray(np.exp(self._mu[client] + self._sigma[client] * ndtri(share)), dtype=np.float64)
+
+    def distribution(self, time: float) -> Floats:
+        from scipy.special import ndtr
+
+        if time <= 0:
+            return np.zeros(self.num_clients)
+        return np.asarray(ndtr((math.log(time) - self._mu) / self._sigma), dtype=np.float64)
+
+    def expected_rounds(self, wait: Fraction) -> Floats:
+        """Terms up to `count` are summed; the rest is the integral of the tail with Euler and Maclaurin's end terms."""
+        from scipy.special import ndtr
+
+        step = float(wait)
+        count = max(1, min(20_000, math.ceil(200 * float(self._floats.max()) / step)))
+        total = np.array([1.0 - self.distribution(k * step) for k in range(count)]).sum(axis=0)
+        start = count * step
+        score = (math.log(start) - self._mu) / self._sigma
+        beyond = self._floats * ndtr(self._sigma - score) - start * ndtr(-score)  # E[(T − start)⁺]
+        density = np.exp(-(score**2) / 2) / (start * self._sigma * math.sqrt(2 * math.pi))
+        return np.asarray(total + beyond / step + ndtr(-score) / 2 + step * density / 12, dtype=np.float64)
+
+    def _key(self) -> tuple[object, ...]:
+        return (*super()._key(), tuple(self._sigma.tolist()))
+
+
+class UniformTimes(RandomTimes):
+    """T_i uniform between `low` and `high`, one of each per client."""
+
+    law = "uniform"
+
+    def __init__(self, low: Sequence[Exact], high: Sequence[Exact], *, resolution: Exact | None = None) -> None:
+        self._low, self._high = per_client(low, "low time"), per_client(high, "high time")
+        if len(self._low) != len(self._high):
+            raise InputError(f"{len(self._low)} low and {len(self._high)} high times; give one of each per client")
+        for i, (a, b) in enumerate(zip(self._low, self._high, strict=True)):
+            if a >= b:
+                raise InputError(f"client {i}: low time {a} is not below high time {b}; for fixed times use FixedTimes")
+        super().__init__([(a + b) / 2 for a, b in zip(self._low, self._high, strict=True)], resolution)
+        self._from = np.array([float(a) for a in self._low])
+        self._width = np.array([float(b - a) for a, b in zip(self._low, self._high, strict=True)])
+
+    def quantile(self, client: Ints, share: Floats) -> Floats:
+        return self._from[client] + self._width[client] * share
+
+    def distribution(self, time: float) -> Floats:
+        return np.asarray(np.clip((time - self._from) / self._width, 0.0, 1.0))
+
+    def expected_rounds(self, wait: Fraction) -> Floats:
+        """The terms with kΔt below `low` are 1, those up to `high` an arithmetic series."""
+        out = []
+        for low, high in zip(self._low, self._high, strict=True):
+            sure, last = -(-low // wait), -(-high // wait)  # terms equal to 1; terms above 0
+            between = last - sure
+            series = between * high - wait * Fraction(between * (sure + last - 1), 2)
+            out.append(float(sure + series / (high - low)))
+        return np.array(out)
+
+    def longest(self) -> tuple[Fraction, ...]:
+        unit = self._unit
+        return tuple(-(-high // unit) * unit for high in self._high)
+
+    def _key(self) -> tuple[object, ...]:
+        return (self._low, self._high, self._unit)

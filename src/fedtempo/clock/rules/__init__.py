@@ -1,0 +1,20 @@
+"""The waiting rules: one file each, with the fast generator of its timeline where there is one."""
+
+from fedtempo.clock.rules.fixed_interval import FixedInterval, IntervalStages
+from fedtempo.clock.rules.sampled import FastestClients, MultinomialSample, SampledClients, UniformSample
+from fedtempo.clock.rules.wait_for_all import OnlyClient, WaitForAll
+from fedtempo.clock.rules.wait_for_next import WaitForNext
+from fedtempo.clock.rules.wait_for_some import WaitForSome
+
+__all__ = [
+    "FastestClients",
+    "FixedInterval",
+    "IntervalStages",
+    "MultinomialSample",
+    "OnlyClient",
+    "SampledClients",
+    "UniformSample",
+    "WaitForAll",
+    "WaitForNext",
+    "WaitForSome",
+]

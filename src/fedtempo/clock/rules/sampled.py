@@ -1,0 +1,180 @@
+"""Client sampling (appendix C.2 and C.3): θ^n goes to a sampled set S_n, and the round ends when all of it has answered.
+
+    uniform:      S_n is m of M clients without replacement
+    multinomial:  m draws with replacement, client i with probability p_i; a client counts as often as it was drawn
+    fastest:      the m clients with the smallest known mean time, a deterministic criterion
+
+The sample of round n under seed s depends on (s, n) alone.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedtempo.clock.events import Action, Close, Event, Send, View
+from fedtempo.clock.setting import Setting, chunk_updates
+from fedtempo.clock.streams import stream_key, uniforms
+from fedtempo.clock.timeline import I64, Timeline
+from fedtempo.clock.times import Floats
+from fedtempo.clock.waiting import State, WaitingRule
+from fedtempo.errors import InputError
+
+
+@dataclass(frozen=True)
+class SampledClients(WaitingRule):
+    """Each round waits for the `size` clients that were chosen for it."""
+
+    size: int
+    random = True
+    returns_to_contributors = False
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise InputError(f"sample: {self.size} clients make no round; give at least 1")
+
+    def start(self, view: View) -> tuple[State, tuple[int, ...]]:
+        return None, self.choose(view.version, view)
+
+    def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
+        if view.in_flight or not view.clients:
+            return state, None
+        if view.arrived:
+            return state, Close(tuple(view.arrived.values()), self.choose(view.version + 1, view))
+        return state, Send(self.choose(view.version, view))  # all that were chosen have failed or left
+
+    @abstractmethod
+    def choose(self, number: int, view: View) -> tuple[int, ...]:
+        """The clients of round `number`; a client drawn twice is named twice."""
+
+
+@dataclass(frozen=True)
+class UniformSample(SampledClients):
+    """m clients, each set of m equally likely."""
+
+    def check(self, num_clients: int) -> None:
+        if self.size > num_clients:
+            raise InputError(f"sample: {self.size} clients cannot be drawn from {num_clients}; make it smaller")
+
+    def choose(self, number: int, view: View) -> tuple[int, ...]:
+        present = sorted(view.clients)
+        size = min(self.size, len(present))
+        [places] = _without_replacement(view.seed, np.array([number]), size, len(present))
+        return tuple(present[p] for p in places.tolist())
+
+    def chunks(self, setting: Setting) -> Iterator[Timeline]:
+        def sets(numbers: I64) -> I64:
+            return _without_replacement(setting.seed, numbers, self.size, setting.num_clients)
+
+        return _chunks(setting, sets, self.size)
+
+
+@dataclass(frozen=True)
+class MultinomialSample(SampledClients):
+    """m draws with replacement, by importance."""
+
+    counts_draws = True
+
+    def choose(self, number: int, view: View) -> tuple[int, ...]:
+        present = sorted(view.clients)
+        known = view.measures.get("importance", {})
+        importance = np.array([_number(known.get(c, 1.0 / len(present))) for c in present])
+        [places] = _with_replacement(view.seed, np.array([number]), self.size, importance)
+        return tuple(present[p] for p in places.tolist())
+
+    def chunks(self, setting: Setting) -> Iterator[Timeline]:
+        def sets(numbers: I64) -> I64:
+            return _with_replacement(setting.seed, numbers, self.size, setting.importance)
+
+        return _chunks(setting, sets, self.size)
+
+
+@dataclass(frozen=True)
+class FastestClients(SampledClients):
+    """The m clients with the smallest known mean time; ties by index."""
+
+    random = False
+
+    def check(self, num_clients: int) -> None:
+        if self.size > num_clients:
+            raise InputError(f"sample: {self.size} clients cannot be chosen from {num_clients}; make it smaller")
+
+    def choose(self, number: int, view: View) -> tuple[int, ...]:
+        known: Any = view.measures.get("mean_time", {})
+        ranked = sorted(view.clients, key=lambda c: (c not in known, known.get(c, 0), c))
+        return tuple(sorted(ranked[: self.size]))
+
+    def chunks(self, setting: Setting) -> Iterator[Timeline]:
+        known: Any = setting.times.exact_mean_time or setting.times.mean_time.tolist()
+        chosen = np.array(sorted(sorted(range(setting.num_clients), key=lambda c: (known[c], c))[: self.size]))
+        return _chunks(setting, lambda numbers: np.tile(chosen, (len(numbers), 1)), self.size)
+
+
+def _number(value: object) -> float:
+    return float(value)  # type: ignore[arg-type]
+
+
+def _without_replacement(seed: int, numbers: I64, size: int, num_clients: int) -> I64:
+    """Floyd's way to a uniform set, all rounds at once: [round, place], ascending."""
+    drawn = uniforms(stream_key("sampling", seed), numbers[:, None], np.arange(size))
+    chosen = np.empty((len(numbers), size), dtype=np.int64)
+    for k in range(size):
+        top = num_clients - size + k
+        pick = (drawn[:, k] * (top + 1)).astype(np.int64)
+        taken = (chosen[:, :k] == pick[:, None]).any(axis=1)
+        chosen[:, k] = np.where(taken, top, pick)
+    return np.sort(chosen, axis=1)
+
+
+def _with_replacement(seed: int, numbers: I64, size: int, importance: Floats) -> I64:
+    """`size` draws by importance, all rounds at once: [round, draw], ascending."""
+    drawn = uniforms(stream_key("sampling", seed), numbers[:, None], np.arange(size))
+    steps = np.cumsum(importance)
+    places = np.searchsorted(steps / steps[-1], drawn, side="right")
+    return np.sort(np.minimum(places, len(importance) - 1), axis=1)
+
+
+def _chunks(setting: Setting, sets: Any, size: int) -> Iterator[Timeline]:
+    done = np.zeros(setting.num_clients, dtype=np.int64)
+    first, start = 0, 0
+    for updates in chunk_updates():
+        per_chunk = max(1, updates // size)
+        chosen = sets(np.arange(first, first + per_chunk))
+        fresh = np.ones(chosen.shape, dtype=bool)
+        fresh[:, 1:] = chosen[:, 1:] != chosen[:, :-1]
+        client = chosen[fresh]
+        where = np.flatnonzero(fresh)
+        draws = np.diff(np.append(where, fresh.size)).astype(np.int32)
+        job = _count_up(client, done)
+        took = setting.times.draw(client, job, seed=setting.seed) * setting.scale
+        offsets = np.concatenate([[0], fresh.sum(axis=1).cumsum()])
+        ends = start + np.cumsum(np.maximum.reduceat(took, offsets[:-1]))
+        number = np.repeat(np.arange(first, first + per_chunk, dtype=np.int32), np.diff(offsets))
+        yield Timeline(
+            unit=setting.unit,
+            num_clients=setting.num_clients,
+            ends=ends,
+            offsets=offsets,
+            client=client.astype(np.int32),
+            base=number,
+            job=job.astype(np.int32),
+            draws=draws if setting.rule.counts_draws else None,
+            first_round=first,
+            start=start,
+        )
+        first, start = first + per_chunk, int(ends[-1])
+
+
+def _count_up(client: I64, done: I64) -> I64:
+    """The job number of each entry: how often its client came before; `done` is moved on."""
+    order = np.argsort(client, kind="stable")
+    counts = np.bincount(client, minlength=len(done))
+    rank = np.arange(len(client)) - np.repeat(np.cumsum(counts) - counts, counts)
+    job = np.empty_like(client)
+    job[order] = rank + np.repeat(done, counts)
+    done += counts
+    return job

@@ -1,0 +1,61 @@
+"""Synchronous FedAvg (section 4.2): Δt^n = max_i T_i. Every client takes part in every round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedtempo.clock.events import Action, Close, Event, View
+from fedtempo.clock.setting import Setting, chunk_updates
+from fedtempo.clock.timeline import Timeline
+from fedtempo.clock.waiting import State, WaitingRule, resend
+from fedtempo.errors import InputError
+
+
+@dataclass(frozen=True)
+class WaitForAll(WaitingRule):
+    """A round ends when no job is out any more."""
+
+    def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
+        if not view.in_flight and view.arrived:
+            newcomers = tuple(view.clients - view.arrived.keys())
+            jobs = tuple(view.arrived.values())
+            return state, Close(jobs, tuple(job.client for job in jobs) + newcomers if newcomers else None)
+        return state, resend(event)
+
+    def chunks(self, setting: Setting) -> Iterator[Timeline]:
+        return _chunks(setting)
+
+
+@dataclass(frozen=True)
+class OnlyClient(WaitForAll):
+    """Centralized learning (appendix C.1): M = 1, the server's model is the client's."""
+
+    def check(self, num_clients: int) -> None:
+        if num_clients != 1:
+            raise InputError(f"centralized training has one client, not {num_clients}; use FedAvg, or a single time")
+
+
+def _chunks(setting: Setting) -> Iterator[Timeline]:
+    clients = np.arange(setting.num_clients)
+    first, start = 0, 0
+    for updates in chunk_updates():
+        per_chunk = max(1, updates // len(clients))
+        numbers = np.arange(first, first + per_chunk)
+        slowest = setting.times.draw(clients, numbers[:, None], seed=setting.seed).max(axis=1) * setting.scale
+        ends = start + np.cumsum(slowest)
+        own = np.repeat(numbers.astype(np.int32), len(clients))
+        yield Timeline(
+            unit=setting.unit,
+            num_clients=len(clients),
+            ends=ends,
+            offsets=np.arange(per_chunk + 1, dtype=np.int64) * len(clients),
+            client=np.tile(clients.astype(np.int32), per_chunk),
+            base=own,
+            job=own,
+            first_round=first,
+            start=start,
+        )
+        first, start = first + per_chunk, int(ends[-1])

@@ -1,0 +1,25 @@
+"""Asynchronous FedAvg (section 4.3): Δt^n = min_i T_i^n. Each update is a round; ties are rounds of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedtempo.clock.events import Action, Arrived, Close, Event, View
+from fedtempo.clock.rules.free_running import free_running
+from fedtempo.clock.setting import Setting
+from fedtempo.clock.timeline import Timeline
+from fedtempo.clock.waiting import State, WaitingRule, resend
+
+
+@dataclass(frozen=True)
+class WaitForNext(WaitingRule):
+    """A round ends with each update."""
+
+    def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
+        if isinstance(event, Arrived):
+            return state, Close((event.job,))
+        return state, resend(event)
+
+    def chunks(self, setting: Setting) -> Iterator[Timeline]:
+        return free_running(setting, wait=None)

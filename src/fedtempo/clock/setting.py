@@ -1,0 +1,62 @@
+"""What a clock is set to: a waiting rule, client times, importance and a seed, on one common tick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from fedtempo.clock.ticks import common_unit, in_ticks
+from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.clock.waiting import WaitingRule
+
+CHUNK_UPDATES = 1 << 18
+"""About how many updates the larger chunks of a timeline hold."""
+
+
+def chunk_updates() -> Iterator[int]:
+    """About how many updates each chunk holds: few at first, so that short timelines are cheap, then CHUNK_UPDATES."""
+    size = 1 << 10
+    while True:
+        yield size
+        size = min(2 * size, CHUNK_UPDATES)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A rule and client times on one tick; `scale` ticks make one unit of the client times."""
+
+    rule: WaitingRule
+    times: ClientTimes
+    importance: Floats
+    seed: int
+    unit: Fraction
+    scale: int
+
+    @classmethod
+    def of(cls, rule: WaitingRule, times: ClientTimes, importance: Floats | None = None, seed: int = 0) -> Setting:
+        """The setting on the coarsest tick that divides every duration."""
+        rule.check(times.num_clients)
+        unit = common_unit([times.unit, *rule.waits])
+        if importance is None:
+            importance = np.full(times.num_clients, 1.0 / times.num_clients)
+        return cls(rule, times, importance, seed, unit, in_ticks(times.unit, unit))
+
+    @property
+    def num_clients(self) -> int:
+        """M."""
+        return self.times.num_clients
+
+    def ticks(self, duration: Fraction) -> int:
+        """A duration in ticks, rounded down."""
+        return in_ticks(duration, self.unit)
+
+    def measures(self) -> Mapping[str, Mapping[int, object]]:
+        """What is known of the clients before anything has happened."""
+        means = self.times.exact_mean_time or tuple(self.times.mean_time.tolist())
+        return {
+            "mean_time": dict(enumerate(means)),
+            "importance": dict(enumerate(self.importance.tolist())),
+        }

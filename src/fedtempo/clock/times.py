@@ -1,0 +1,247 @@
+"""T_i, the time that client i needs for one job (section 2.2), and its fixed form T_i = τ_i (section 4.1).
+
+    F<X>:      τ_i = 1 − (X/100)·i/(M−1),    client 0 the slowest
+    hardware:  τ_i = seconds per step × K + bytes sent / bandwidth
+
+T_i is `update_time`, τ_i = E[T_i] is `mean_time`, M is `num_clients`. Durations are whole ticks of `unit`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtempo.clock.ticks import MAX_TICKS, Exact, common_unit, exact, positive, text
+from fedtempo.errors import ClockOverflow, InputError
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class ClientTimes(ABC):
+    """How long each client's jobs take."""
+
+    law: ClassVar[str]
+    """The law's name, as in ``--law``."""
+
+    random: bool = True
+    """Whether a job's time is drawn; if not, every run of the clock is the same."""
+
+    memoryless: bool = False
+    """Whether the time that is left of a job does not depend on the time that it has taken."""
+
+    @property
+    @abstractmethod
+    def num_clients(self) -> int:
+        """M."""
+
+    @property
+    @abstractmethod
+    def unit(self) -> Fraction:
+        """The tick: every duration is a whole number of these."""
+
+    @property
+    @abstractmethod
+    def mean_time(self) -> Floats:
+        """E[T_i], one per client."""
+
+    @abstractmethod
+    def draw(self, client: Ints, job: Ints, *, seed: int = 0) -> Ints:
+        """Durations, in ticks of `unit`, of job number `job` of `client` (arrays that broadcast).
+
+        A duration depends on (seed, client, job) alone.
+        """
+
+    @abstractmethod
+    def expected_rounds(self, wait: Fraction) -> Floats:
+        """E⌈T_i/Δt⌉ = Σ_{k≥0} P(T_i > kΔt): intervals of length `wait` from one contribution to the next."""
+
+    @property
+    def exact_mean_time(self) -> tuple[Fraction, ...] | None:
+        """E[T_i] as rationals, where they are."""
+        return None
+
+    def exact_expected_rounds(self, wait: Fraction) -> tuple[Fraction, ...] | None:
+        """E⌈T_i/Δt⌉ as rationals, where they are."""
+        return None
+
+    def distribution(self, time: float) -> Floats | None:
+        """P(T_i ≤ time), one per client; None where only draws are known."""
+        return None
+
+    def longest(self) -> tuple[Fraction, ...] | None:
+        """The longest time that each client can need; None where there is no such bound."""
+        return None
+
+    @property
+    def job_period(self) -> Ints | None:
+        """After how many jobs each client's durations repeat; None if they do not."""
+        return None
+
+    def describe(self) -> list[str | float]:
+        """Each client's mean time: exact text where it is exact, else a number."""
+        rational = self.exact_mean_time
+        return [text(t) for t in rational] if rational is not None else [float(t) for t in self.mean_time]
+
+
+def per_client(values: Iterable[object], what: str) -> tuple[Fraction, ...]:
+    """One positive rational per client; a wrong one is named with its client."""
+    found = tuple(positive(v, f"{what} of client {i}") for i, v in enumerate(values))
+    if not found:
+        raise InputError(f"no clients: {what} is an empty list; give one per client")
+    return found
+
+
+def checked_ticks(durations: Floats | Ints) -> Ints:
+    """Durations as 64-bit ticks, at least one each; too long ones are refused."""
+    if durations.size and not bool(np.max(durations) < MAX_TICKS):
+        raise ClockOverflow(
+            "a drawn time does not fit a 64-bit clock: the law's tail is too heavy for its resolution; "
+            "pass a coarser resolution= or a narrower law"
+        )
+    return np.maximum(durations, 1).astype(np.int64)
+
+
+class FixedTimes(ClientTimes):
+    """Every job of client i takes exactly τ_i. ``FixedTimes(["1", 2, "5/2", 0.2])``."""
+
+    law = "fixed"
+    random = False
+
+    def __init__(self, times: Iterable[Exact]) -> None:
+        rational = per_client(times, "time")
+        unit = common_unit(rational)
+        longest = max(rational)
+        if longest / unit >= MAX_TICKS:
+            raise ClockOverflow(
+                f"time {float(longest):g} is more than a 64-bit clock can count in ticks of {float(unit):.2g}; "
+                "round the times to a common precision, say three decimals"
+            )
+        self._set(np.array([int(t / unit) for t in rational], dtype=np.int64), unit)
+
+    def _set(self, ticks: Ints, unit: Fraction) -> None:
+        ticks.setflags(write=False)
+        self._ticks, self._unit = ticks, unit
+
+    @classmethod
+    def _of_ticks(cls, ticks: Ints, unit: Fraction) -> FixedTimes:
+        """From whole ticks, without a Fraction per client."""
+        made = cls.__new__(cls)
+        shared = int(np.gcd.reduce(ticks))
+        made._set(ticks // shared, unit * shared)
+        return made
+
+    @classmethod
+    def spread(cls, clients: int, slowdown: Exact) -> FixedTimes:
+        """The paper's F<X>: from 1 for client 0 down to 1 − X/100 for the last, evenly; `slowdown` is X in [0, 100)."""
+        share = exact(slowdown, "slowdown") / 100
+        if not 0 <= share < 1:
+            raise InputError(f"F{slowdown}: the slowdown must be at least 0 and below 100, as in F80")
+        if clients < 1:
+            raise InputError(f"no clients: {clients} given; give at least one")
+        gaps = max(clients - 1, 1)
+        if share.denominator * gaps >= MAX_TICKS:
+            raise ClockOverflow(f"F{slowdown} has too many digits for {clients} clients; round the slowdown")
+        ticks = share.denominator * gaps - share.numerator * np.arange(clients, dtype=np.int64)
+        return cls._of_ticks(ticks, Fraction(1, share.denominator * gaps))
+
+    @classmethod
+    def hardware(
+        cls,
+        *,
+        step_seconds: Exact | Sequence[Exact],
+        steps: int | Sequence[int],
+        bytes_sent: Exact | Sequence[Exact],
+        bytes_per_second: Exact | Sequence[Exact],
+    ) -> FixedTimes:
+        """Seconds per step × steps + bytes sent / bandwidth; a single value holds for every client."""
+        given = {
+            "step_seconds": step_seconds,
+            "steps": steps,
+            "bytes_sent": bytes_sent,
+            "bytes_per_second": bytes_per_second,
+        }
+        columns = {
+            name: [value] if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)) else list(value)
+            for name, value in given.items()
+        }
+        lengths = {name: len(column) for name, column in columns.items() if len(column) != 1}
+        if len(set(lengths.values())) > 1 or 0 in lengths.values():
+            raise InputError(
+                f"hardware: the lists have different lengths, {lengths}; give one value per client in each"
+            )
+        clients = max(lengths.values(), default=1)
+        rows = zip(*(column * (clients if len(column) == 1 else 1) for column in columns.values()), strict=True)
+        times = []
+        for i, (seconds, work, sent, bandwidth) in enumerate(rows):
+            if exact(sent, f"bytes_sent of client {i}") < 0:
+                raise InputError(f"bytes_sent of client {i}: {sent} is below zero; give the bytes of one update")
+            times.append(
+                positive(seconds, f"step_seconds of client {i}") * positive(work, f"steps of client {i}")
+                + exact(sent) / positive(bandwidth, f"bytes_per_second of client {i}")
+            )
+        return cls(times)
+
+    @property
+    def num_clients(self) -> int:
+        return len(self._ticks)
+
+    @property
+    def unit(self) -> Fraction:
+        return self._unit
+
+    @property
+    def ticks(self) -> Ints:
+        """τ_i in ticks of `unit`."""
+        return self._ticks
+
+    @property
+    def mean_time(self) -> Floats:
+        return self._ticks.astype(np.float64) * float(self._unit)
+
+    @property
+    def exact_mean_time(self) -> tuple[Fraction, ...]:
+        return tuple(int(t) * self._unit for t in self._ticks)
+
+    def draw(self, client: Ints, job: Ints, *, seed: int = 0) -> Ints:
+        client, _ = np.broadcast_arrays(client, job)
+        return self._ticks[client]
+
+    def rounds_needed(self, wait: Fraction) -> Ints:
+        """⌈τ_i/Δt⌉, exactly."""
+        ratio = self._unit / wait
+        top, bottom = ratio.numerator, ratio.denominator
+        if int(self._ticks.max()) * top + bottom >= MAX_TICKS:
+            return np.array([-(-int(t) * top // bottom) for t in self._ticks], dtype=np.int64)
+        return -(-self._ticks * top // bottom)
+
+    def expected_rounds(self, wait: Fraction) -> Floats:
+        return self.rounds_needed(wait).astype(np.float64)
+
+    def exact_expected_rounds(self, wait: Fraction) -> tuple[Fraction, ...]:
+        return tuple(Fraction(int(n)) for n in self.rounds_needed(wait))
+
+    def distribution(self, time: float) -> Floats:
+        return (self.mean_time <= time).astype(np.float64)
+
+    def longest(self) -> tuple[Fraction, ...]:
+        return self.exact_mean_time
+
+    @property
+    def job_period(self) -> Ints:
+        return np.ones(self.num_clients, dtype=np.int64)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FixedTimes) and self._unit == other._unit and np.array_equal(self._ticks, other._ticks)
+
+    def __hash__(self) -> int:
+        return hash((self._unit, self._ticks.tobytes()))
+
+    def __repr__(self) -> str:
+        shown = [text(int(t) * self._unit) for t in self._ticks[:6]]
+        return f"FixedTimes([{', '.join(shown)}{', …' if self.num_clients > 6 else ''}])"
