@@ -1,3 +1,112 @@
-"""x"""
+"""fedtempo: asynchronous federated learning at every client's own tempo.
+
+Every public name is listed here and imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "AsyncFedAvg": "schemes",
+    "Centralized": "schemes",
+    "ClientTimes": "clock.times",
+    "ClockOverflow": "errors",
+    "ConstantDiscount": "weighting",
+    "Cycle": "clock.cycle",
+    "DataMissing": "errors",
+    "Discounted": "weighting",
+    "ExponentialTimes": "clock.random_times",
+    "FastestSampling": "schemes",
+    "FedAvg": "schemes",
+    "FedBuff": "schemes",
+    "FedFix": "schemes",
+    "FedtempoError": "errors",
+    "FixedTimes": "clock.times",
+    "HingeDiscount": "weighting",
+    "Identical": "weighting",
+    "ImportanceOnly": "weighting",
+    "InputError": "errors",
+    "LogNormalTimes": "clock.random_times",
+    "MultinomialSampling": "schemes",
+    "Participation": "participation",
+    "Plan": "planning",
+    "PolynomialDiscount": "weighting",
+    "ResultsConflict": "errors",
+    "Scheme": "schemes",
+    "StagedFedFix": "schemes",
+    "TimeBased": "weighting",
+    "Timeline": "clock.timeline",
+    "TraceTimes": "clock.trace",
+    "UniformSampling": "schemes",
+    "UniformTimes": "clock.random_times",
+    "UnlawfulRule": "errors",
+    "WaitingRule": "clock.waiting",
+    "Weights": "weighting",
+    "compare": "planning",
+    "expected_weights": "weighting",
+    "limit_cycle": "running",
+    "participation_of": "weighting",
+    "timeline": "running",
+    "timeline_chunks": "running",
+    "weights": "weighting",
+}
+
+__all__ = ["__version__", *_HOME]
+
+if TYPE_CHECKING:
+    from fedtempo.clock.cycle import Cycle as Cycle
+    from fedtempo.clock.random_times import ExponentialTimes as ExponentialTimes
+    from fedtempo.clock.random_times import LogNormalTimes as LogNormalTimes
+    from fedtempo.clock.random_times import UniformTimes as UniformTimes
+    from fedtempo.clock.timeline import Timeline as Timeline
+    from fedtempo.clock.times import ClientTimes as ClientTimes
+    from fedtempo.clock.times import FixedTimes as FixedTimes
+    from fedtempo.clock.trace import TraceTimes as TraceTimes
+    from fedtempo.clock.waiting import WaitingRule as WaitingRule
+    from fedtempo.errors import ClockOverflow as ClockOverflow
+    from fedtempo.errors import DataMissing as DataMissing
+    from fedtempo.errors import FedtempoError as FedtempoError
+    from fedtempo.errors import InputError as InputError
+    from fedtempo.errors import ResultsConflict as ResultsConflict
+    from fedtempo.errors import UnlawfulRule as UnlawfulRule
+    from fedtempo.participation import Participation as Participation
+    from fedtempo.planning import Plan as Plan
+    from fedtempo.planning import compare as compare
+    from fedtempo.running import limit_cycle as limit_cycle
+    from fedtempo.running import timeline as timeline
+    from fedtempo.running import timeline_chunks as timeline_chunks
+    from fedtempo.schemes import AsyncFedAvg as AsyncFedAvg
+    from fedtempo.schemes import Centralized as Centralized
+    from fedtempo.schemes import FastestSampling as FastestSampling
+    from fedtempo.schemes import FedAvg as FedAvg
+    from fedtempo.schemes import FedBuff as FedBuff
+    from fedtempo.schemes import FedFix as FedFix
+    from fedtempo.schemes import MultinomialSampling as MultinomialSampling
+    from fedtempo.schemes import Scheme as Scheme
+    from fedtempo.schemes import StagedFedFix as StagedFedFix
+    from fedtempo.schemes import UniformSampling as UniformSampling
+    from fedtempo.weighting import ConstantDiscount as ConstantDiscount
+    from fedtempo.weighting import Discounted as Discounted
+    from fedtempo.weighting import HingeDiscount as HingeDiscount
+    from fedtempo.weighting import Identical as Identical
+    from fedtempo.weighting import ImportanceOnly as ImportanceOnly
+    from fedtempo.weighting import PolynomialDiscount as PolynomialDiscount
+    from fedtempo.weighting import TimeBased as TimeBased
+    from fedtempo.weighting import Weights as Weights
+    from fedtempo.weighting import expected_weights as expected_weights
+    from fedtempo.weighting import participation_of as participation_of
+    from fedtempo.weighting import weights as weights
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        return getattr(import_module(f"fedtempo.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'fedtempo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -24,7 +24,7 @@ _MAX_NUMBER = 2**31 - 1  # round and job numbers are kept in 32 bits
 def stream(
     setting: Setting, *, until: Exact | None = None, max_rounds: int | None = None, by_rule: bool = False
 ) -> Iterator[Timeline]:
-    """Chunks of the timeline that end at or before `until`, at most `max_rounds` rounds; `by_rule` asks the rule itself."""
+    """The rounds that end at or before `until`, at most `max_rounds`, in chunks; `by_rule` asks the rule itself."""
     last = MAX_TICKS
     if until is not None:
         horizon = exact(until, "until")
@@ -33,7 +33,7 @@ def stream(
         last = setting.ticks(horizon)
     left = max_rounds
     source = None if by_rule else setting.rule.chunks(setting)
-    for chunk in source if source is not None else _by_rule(setting, last):
+    for chunk in source if source is not None else (chunk for chunk, _ in asked(setting, last)):
         if chunk.first_round + chunk.num_rounds > _MAX_NUMBER:
             raise ClockOverflow("more than 2^31 rounds; ask for less time or a longer wait")
         inside = chunk.up_to(last) if chunk.num_rounds and int(chunk.ends[-1]) > last else chunk
@@ -67,20 +67,28 @@ def whole(
     return Timeline.joined(chain([head], parts))
 
 
-def _by_rule(setting: Setting, last: int) -> Iterator[Timeline]:
-    """The law: the rule on a virtual carrier, its rounds packed into chunks."""
-    server = Server(
-        setting.rule, range(setting.num_clients), unit=setting.unit, seed=setting.seed, measures=setting.measures()
+def asked(setting: Setting, last: int = MAX_TICKS) -> Iterator[tuple[Timeline, list[int | None]]]:
+    """The law: the rule on a virtual carrier, rounds packed into chunks, with the rule's phase before each round."""
+    server, probe = (
+        Server(
+            setting.rule, range(setting.num_clients), unit=setting.unit, seed=setting.seed, measures=setting.measures()
+        )
+        for _ in range(2)
     )
+    probe.start()
+    before = [probe.phase]
     carrier = VirtualCarrier(Durations(setting.times, scale=setting.scale, seed=setting.seed))
     source = rounds(server, carrier, until=last)
     begin = 0
     for updates in chunk_updates():
-        part = list(islice(source, max(1, updates // setting.num_clients)))
+        part = []
+        for closed in islice(source, max(1, updates // setting.num_clients)):
+            part.append(closed)
+            before.append(server.phase)
         if not part:
             return
-        yield packed(setting, part, begin)
-        begin = part[-1].end
+        yield packed(setting, part, begin), before[:-1]
+        begin, before = part[-1].end, before[-1:]
 
 
 def packed(setting: Setting, part: list[Round], start: int) -> Timeline:
@@ -100,3 +108,38 @@ def packed(setting: Setting, part: list[Round], start: int) -> Timeline:
         first_round=part[0].number,
         start=start,
     )
+
+
+class Recording:
+    """A clock that is run once and can be read many times: its first `keep` updates stay in memory."""
+
+    def __init__(self, setting: Setting, *, keep: int = 5_000_000) -> None:
+        self.setting = setting
+        self._room = keep
+        self._held: list[Timeline] = []
+        self._source = stream(setting)
+
+    def rounds(self, count: int) -> Iterator[Timeline]:
+        """The first `count` rounds, in chunks."""
+        done = 0
+        for chunk in self._held:
+            if done >= count:
+                return
+            yield chunk[: count - done]
+            done += chunk.num_rounds
+        while done < count and self._room > 0:
+            chunk = next(self._source)
+            self._held.append(chunk)
+            self._room -= chunk.num_updates
+            yield chunk[: count - done]
+            done += chunk.num_rounds
+        if done < count:
+            yield from _after(stream(self.setting, max_rounds=count), done)
+
+
+def _after(chunks: Iterator[Timeline], number: int) -> Iterator[Timeline]:
+    """The same rounds from round `number` on."""
+    for chunk in chunks:
+        part = chunk[max(0, number - chunk.first_round) :]
+        if part.num_rounds:
+            yield part

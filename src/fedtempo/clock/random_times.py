@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 
 from fedtempo.clock.streams import stream_key, uniforms
-from fedtempo.clock.ticks import Exact, positive
+from fedtempo.clock.ticks import Exact, positive, text
 from fedtempo.clock.times import ClientTimes, Floats, Ints, checked_ticks, per_client
 from fedtempo.errors import ClockOverflow, InputError
 
@@ -50,9 +50,8 @@ class RandomTimes(ClientTimes):
     def mean_time(self) -> Floats:
         return self._floats
 
-    @property
-    def exact_mean_time(self) -> tuple[Fraction, ...]:
-        return self._means
+    def describe(self) -> list[str | float]:
+        return [text(mean) for mean in self._means]
 
     def draw(self, client: Ints, job: Ints, *, seed: int = 0) -> Ints:
         if np.size(job) and int(np.max(job)) >= 2**32:
@@ -98,7 +97,9 @@ class ExponentialTimes(RandomTimes):
 
 
 class LogNormalTimes(RandomTimes):
-    """T_i log-normal with the given means; `sigma` is the deviation of log T_i (0.5: a tenth takes twice the median)."""
+    """T_i log-normal with the given means; `sigma` is the deviation of log T_i
+    (0.5: one job in twelve takes over twice the median).
+    """
 
     law = "lognormal"
 

@@ -80,7 +80,7 @@ def common_unit(numbers: Iterable[Fraction]) -> Fraction:
         bottom = math.lcm(bottom, number.denominator)
         if bottom > MAX_TICKS:
             raise ClockOverflow(
-                "these times have no common unit that 64-bit ticks can hold: their denominators have nothing in common; "
+                "these times have no common unit that 64-bit ticks can hold: their denominators share too little; "
                 "round them to a common precision, say three decimals"
             )
     if top == 0:
@@ -93,7 +93,8 @@ def in_ticks(moment: Fraction, unit: Fraction, what: str = "time") -> int:
     ticks = moment // unit
     if ticks >= MAX_TICKS:
         raise ClockOverflow(
-            f"{what} {float(moment):g} is {float(ticks):.2g} ticks of {float(unit):.2g}, more than a 64-bit clock can count; "
+            f"{what} {float(moment):g} is {float(ticks):.2g} ticks of {float(unit):.2g}, "
+            "more than a 64-bit clock can count; "
             "round the times and waits to fewer digits, or ask for less time"
         )
     return int(ticks)

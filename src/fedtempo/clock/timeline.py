@@ -128,7 +128,7 @@ class Timeline:
 
     @property
     def live_versions(self) -> I64:
-        """[rounds] how many model versions round n has to have at hand: those from which it or a later round updates."""
+        """[rounds] how many made versions are still the base of an update taken in that round or later."""
         last = self.first_round + self.num_rounds
         oldest = int(self.base.min()) if self.num_updates else last
         span = last - min(oldest, self.first_round) + 1

@@ -1,4 +1,4 @@
-"""Client sampling (appendix C.2 and C.3): θ^n goes to a sampled set S_n, and the round ends when all of it has answered.
+"""Client sampling (appendix C.2, C.3): θ^n goes to a sampled set S_n; the round ends when all of it has answered.
 
     uniform:      S_n is m of M clients without replacement
     multinomial:  m draws with replacement, client i with probability p_i; a client counts as often as it was drawn

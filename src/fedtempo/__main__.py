@@ -1,0 +1,5 @@
+"""``python -m fedtempo``."""
+
+from fedtempo.cli import main
+
+main()

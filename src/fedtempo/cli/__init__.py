@@ -1,0 +1,5 @@
+"""The command line: ``fedtempo plan``, ``fedtempo timeline``."""
+
+from fedtempo.cli.app import main
+
+__all__ = ["main"]

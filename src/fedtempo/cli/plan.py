@@ -1,0 +1,75 @@
+"""``fedtempo plan``: which scheme does what with these clients."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Annotated
+
+import typer
+
+from fedtempo.cli.options import (
+    AsJson,
+    Buffers,
+    Clients,
+    ImportanceText,
+    Law,
+    Resolution,
+    Samples,
+    SchemeNames,
+    Seed,
+    Spread,
+    Stages,
+    Times,
+    Waits,
+    read_importance,
+    read_schemes,
+    read_times,
+)
+
+log = logging.getLogger(__name__)
+
+
+def plan(
+    times: Times,
+    clients: Clients = None,
+    law: Law = None,
+    spread: Spread = None,
+    resolution: Resolution = None,
+    scheme: SchemeNames = None,
+    wait: Waits = None,
+    buffer: Buffers = None,
+    sample: Samples = None,
+    stage: Stages = None,
+    importance: ImportanceText = None,
+    weights: Annotated[str, typer.Option("--weights", help="time-based, identical or importance.")] = "time-based",
+    discount: Annotated[
+        str | None,
+        typer.Option(
+            "--discount", help="Staleness discount: polynomial:0.5, hinge:10:4, constant:0.5.", show_default=False
+        ),
+    ] = None,
+    seed: Seed = 0,
+    details: Annotated[bool, typer.Option("--details", help="Also show every client.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare schemes for clients of unequal speed: pace, staleness, windows, weights.
+
+    Repeat --scheme, --wait, --buffer, --sample for more; without --scheme a sensible set is compared.
+    """
+    from fedtempo.planning import compare
+    from fedtempo.weighting import Discounted, parse_discount, weight_rule
+
+    known = read_times(times, clients, law, spread, resolution)
+    chosen = read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
+    rule = weight_rule(weights)
+    if discount is not None:
+        rule = Discounted(rule, parse_discount(discount))
+    log.info("planning for %s", known)
+    made = compare(known, chosen, importance=read_importance(importance), weights=rule, seed=seed)
+    if as_json:
+        typer.echo(json.dumps(made.to_dict(), allow_nan=False))
+        return
+    from fedtempo.report.tables import show_plan
+
+    show_plan(made, details=details)

@@ -1,0 +1,101 @@
+"""``fedtempo timeline``: who contributes to which round, as a table, a JSON document or a picture."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedtempo.cli.options import (
+    AsJson,
+    Buffers,
+    Clients,
+    ImportanceText,
+    Law,
+    Resolution,
+    Samples,
+    SchemeNames,
+    Seed,
+    Spread,
+    Stages,
+    Times,
+    Waits,
+    read_importance,
+    read_schemes,
+    read_times,
+)
+from fedtempo.clock.generate import whole
+from fedtempo.clock.setting import Setting
+from fedtempo.clock.ticks import exact, text
+from fedtempo.clock.timeline import Timeline
+from fedtempo.errors import InputError
+from fedtempo.importance import Importance
+from fedtempo.schemes import Scheme
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+
+
+def timeline(
+    times: Times,
+    until: Annotated[str, typer.Option("--until", help="Time at which to stop: rounds that end at or before it.")],
+    clients: Clients = None,
+    law: Law = None,
+    spread: Spread = None,
+    resolution: Resolution = None,
+    scheme: SchemeNames = None,
+    wait: Waits = None,
+    buffer: Buffers = None,
+    sample: Samples = None,
+    stage: Stages = None,
+    importance: ImportanceText = None,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Draw it: timeline.svg, .png or .pdf.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the rounds of one scheme: when each ends, who contributes, from which model version."""
+    known = read_times(times, clients, law, spread, resolution)
+    chosen = read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
+    if chosen is None or len(chosen) != 1:
+        asked = "none" if chosen is None else ", ".join(c.label for c in chosen)
+        raise InputError(f"--scheme: a timeline shows one scheme, not {asked}; give one, as --scheme fedfix --wait 1/2")
+    horizon = exact(until, "--until")
+    setting = Setting.of(
+        chosen[0].waiting, known, Importance(read_importance(importance), known.num_clients).values, seed
+    )
+    line = whole(setting, until=horizon)
+    if out is not None:
+        from fedtempo.report.timeline_figure import save_timeline, title_of
+
+        title = title_of(chosen[0].label, known.num_clients, line)
+        save_timeline(setting, line, out, until=float(horizon), title=title)
+        log.info("drew %d rounds", line.num_rounds)
+    if as_json:
+        typer.echo(json.dumps(document(chosen[0], line, text(horizon))))
+    elif out is not None:
+        typer.echo(f"{out}: {line.num_rounds} rounds, {line.num_updates} updates of {known.num_clients} clients")
+    else:
+        from fedtempo.report.tables import show_timeline
+
+        show_timeline(line, chosen[0].label)
+
+
+def document(scheme: Scheme, line: Timeline, until: str) -> dict[str, Any]:
+    """A timeline as a JSON document."""
+    rounds = []
+    for closed in line.rounds:
+        entry: dict[str, Any] = {
+            "end": text(closed.end),
+            "participants": list(closed.participants),
+            "base_versions": list(closed.base_versions),
+        }
+        if line.draws is not None:
+            entry["draws"] = list(closed.draws)
+        rounds.append(entry)
+    return {"format": FORMAT, "scheme": scheme.spec(), "clients": line.num_clients, "until": until, "rounds": rounds}

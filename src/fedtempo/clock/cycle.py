@@ -1,0 +1,228 @@
+"""The limit cycle: under times that repeat, a deterministic rule repeats too, after a transient.
+
+The state before round n is, for each client, the age of its job (t^n − t^{ρ_i}), the lag of its version (n − ρ_i) and
+its place in the repeating list of times; two equal states are followed by equal rounds. States are compared through a
+hash that is linear in them, so that only contributors change it; a repetition that it finds is then checked exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtempo.clock.generate import Recording, asked
+from fedtempo.clock.setting import Setting
+from fedtempo.clock.streams import stream_key, threefry
+from fedtempo.clock.timeline import I64, Timeline
+
+MAX_ROUNDS = 1_000_000
+MAX_UPDATES = 20_000_000
+MAX_RANDOM_UPDATES = 5_000_000
+MAX_ASKED_UPDATES = 1_000_000
+_BATCHES = 64
+
+U64 = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """Rounds `start` … `start + length − 1` repeat for ever."""
+
+    start: int
+    length: int
+    counts: I64
+    """[clients] contributions in one cycle."""
+    duration: Fraction
+    """Time of one cycle."""
+
+    @property
+    def participation(self) -> tuple[Fraction, ...]:
+        """Share of rounds in which each client takes part, exactly."""
+        return tuple(Fraction(int(c), self.length) for c in self.counts)
+
+    @property
+    def rounds_per_time(self) -> Fraction:
+        """Rounds in a unit of time, exactly."""
+        return self.length / self.duration
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a run of the clock showed, from its start to its cycle's end or to the limit."""
+
+    cycle: Cycle | None
+    rounds: int
+    max_delay: int
+    batch_rounds: I64
+    """[batches] rounds in each of the run's consecutive parts."""
+    batch_counts: I64
+    """[batches, clients] contributions, draws counted."""
+    batch_ticks: I64
+    """[batches] duration of each part."""
+    unit: Fraction
+
+
+def observe(record: Recording, *, max_rounds: int = MAX_ROUNDS, max_updates: int | None = None) -> Observation:
+    """Run the clock until a cycle is found, at most `max_rounds` rounds or `max_updates` updates."""
+    setting = record.setting
+    repeats = not setting.times.random and not setting.rule.random and setting.rule.returns_to_contributors
+    drawn = setting.times.random or setting.rule.random
+    quick = setting.rule.chunks(setting) is not None
+    limit = max_updates or (MAX_ASKED_UPDATES if not quick else MAX_RANDOM_UPDATES if drawn else MAX_UPDATES)
+    states = _States(setting) if repeats else None
+    tally = _Tally(setting)
+    cycle = None
+    for chunk, phases in _phased(record, max_rounds):
+        tally.add(chunk)
+        if states is not None:
+            states.add(chunk, phases)
+            found = states.repetition(last=tally.rounds >= max_rounds or tally.updates >= limit)
+            if found is not None and (cycle := _verified(record, *found)) is not None:
+                break
+        if tally.updates >= limit:
+            break
+    return tally.result(cycle)
+
+
+def _phased(record: Recording, max_rounds: int) -> Iterator[tuple[Timeline, list[int | None] | None]]:
+    """Chunks with the rule's phase before each round; None in place of all where it is constant (fast generators)."""
+    setting = record.setting
+    if setting.rule.chunks(setting) is not None:
+        yield from ((chunk, None) for chunk in record.rounds(max_rounds))
+        return
+    left = max_rounds
+    for chunk, phases in asked(setting):
+        yield chunk[:left], phases[:left]
+        left -= chunk.num_rounds
+        if left <= 0:
+            return
+
+
+class _States:
+    """Hashes of the states before each round."""
+
+    def __init__(self, setting: Setting) -> None:
+        period = setting.times.job_period
+        self._period = np.ones(setting.num_clients, dtype=np.int64) if period is None else period
+        counter = np.arange(3 * setting.num_clients + 1, dtype=np.uint32)
+        high, low = threefry(stream_key("cycle", 0), counter, np.zeros_like(counter))
+        odd = (high.astype(np.uint64) << np.uint64(32)) | low | np.uint64(1)
+        self._age, self._lag, self._place = odd[:-1].reshape(3, -1)
+        self._phase = odd[-1]
+        self._ends = np.zeros(1, dtype=np.int64)  # t^0, t^1, …
+        self._hashes: list[U64] = []
+        self._held = np.uint64(0)
+        self._next_check = 0
+        self._count = 0
+
+    def add(self, chunk: Timeline, phases: list[int | None] | None) -> None:
+        self._ends = np.concatenate([self._ends, chunk.ends])
+        number = chunk.round_of_update
+        client = chunk.client
+        with np.errstate(over="ignore"):
+            younger = self._age[client] * (self._ends[number + 1] - self._ends[chunk.base]).astype(np.uint64)
+            nearer = self._lag[client] * (number + 1 - chunk.base).astype(np.uint64)
+            period = self._period[client]
+            further = self._place[client] * ((chunk.job + 1) % period - chunk.job % period).astype(np.uint64)
+            steps = np.concatenate([[np.uint64(0)], np.cumsum(further - younger - nearer, dtype=np.uint64)])
+            held = self._held + steps[chunk.offsets]
+            self._held = held[-1]
+            rounds = np.arange(chunk.first_round, chunk.first_round + chunk.num_rounds).astype(np.uint64)
+            begins = self._ends[chunk.first_round : chunk.first_round + chunk.num_rounds].astype(np.uint64)
+            value = held[:-1] + begins * self._age.sum() + rounds * self._lag.sum()
+            if phases is not None:
+                known = [
+                    2 * phase if phase is not None else 2 * n + 1 for n, phase in enumerate(phases, chunk.first_round)
+                ]
+                value = value + np.array(known, dtype=np.int64).astype(np.uint64) * self._phase
+        self._hashes.append(value)
+        self._count += chunk.num_rounds
+
+    def repetition(self, *, last: bool) -> tuple[int, int] | None:
+        """(first, second): the first round before which an earlier state stands again; looked for at doubling sizes."""
+        if self._count < self._next_check and not last:
+            return None
+        self._next_check = 2 * self._count
+        hashes = np.concatenate(self._hashes)
+        self._hashes = [hashes]
+        order = np.argsort(hashes, kind="stable")
+        again = order[1:][hashes[order[1:]] == hashes[order[:-1]]]
+        if not len(again):
+            return None
+        second = int(again.min())
+        return int(np.flatnonzero(hashes[:second] == hashes[second])[0]), second
+
+
+def _verified(record: Recording, first: int, second: int) -> Cycle | None:
+    """The cycle between two states that seem equal, if they are; by running up to the second again."""
+    setting = record.setting
+    clients = setting.num_clients
+    sent, base, job = (np.zeros(clients, dtype=np.int64) for _ in range(3))
+    counts = np.zeros(clients, dtype=np.int64)
+    begin, duration = 0, 0
+    found: tuple[Any, ...] = ()
+    period = setting.times.job_period
+    assert period is not None  # only repeating times are searched
+    for piece in _cut(record.rounds(second), first):
+        if piece.first_round == first:
+            begin = piece.start
+            found = (begin - sent, first - base, job % period)
+        if piece.first_round >= first:
+            counts += piece.participation_counts
+        sent[piece.client] = piece.ends[piece.round_of_update - piece.first_round]
+        base[piece.client] = piece.round_of_update + 1
+        job[piece.client] = piece.job + 1
+        duration = int(piece.ends[-1]) - begin
+    now = (begin + duration - sent, second - base, job % period)
+    if not all(np.array_equal(a, b) for a, b in zip(found, now, strict=True)):
+        return None
+    return Cycle(first, second - first, counts, duration * setting.unit)
+
+
+def _cut(chunks: Iterator[Timeline], number: int) -> Iterator[Timeline]:
+    """The same chunks, with one that begins at round `number`."""
+    for chunk in chunks:
+        place = number - chunk.first_round
+        if 0 < place < chunk.num_rounds:
+            yield chunk[:place]
+            yield chunk[place:]
+        else:
+            yield chunk
+
+
+class _Tally:
+    """Contributions by client over consecutive parts of a run, a bounded number of parts."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._parts: list[tuple[int, I64, int]] = []
+        self.rounds, self.updates, self._max_delay = 0, 0, 0
+
+    def add(self, chunk: Timeline) -> None:
+        counts = np.bincount(chunk.client, weights=chunk.draws, minlength=chunk.num_clients).astype(np.int64)
+        self._parts.append((chunk.num_rounds, counts, int(chunk.ends[-1]) - chunk.start))
+        self.rounds += chunk.num_rounds
+        self.updates += chunk.num_updates
+        self._max_delay = max(self._max_delay, int(chunk.staleness.max(initial=0)))
+        if len(self._parts) >= 2 * _BATCHES:
+            self._parts = [
+                (a[0] + b[0], a[1] + b[1], a[2] + b[2])
+                for a, b in zip(self._parts[::2], self._parts[1::2], strict=True)
+            ]
+
+    def result(self, cycle: Cycle | None) -> Observation:
+        rounds, counts, ticks = zip(*self._parts, strict=True)
+        return Observation(
+            cycle=cycle,
+            rounds=self.rounds,
+            max_delay=self._max_delay,
+            batch_rounds=np.array(rounds, dtype=np.int64),
+            batch_counts=np.array(counts, dtype=np.int64),
+            batch_ticks=np.array(ticks, dtype=np.int64),
+            unit=self._setting.unit,
+        )

@@ -1,0 +1,182 @@
+"""The share of rounds in which each client takes part, in the long run (sections 4.2 to 4.5, appendix C).
+
+    FedAvg 1;   asynchronous (1/τ_i)/Σ_j(1/τ_j);   FedFix 1/E⌈T_i/Δt⌉;   FedBuff from its limit cycle, or from the race
+    of exponential clients;   uniform sampling m/M;   multinomial m·p_i, draws counted
+
+Closed form where there is one, else the exact limit cycle, else a long run with its standard error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from fedtempo.clock.cycle import Observation, observe
+from fedtempo.clock.generate import Recording
+from fedtempo.clock.rules import (
+    FastestClients,
+    FixedInterval,
+    IntervalStages,
+    MultinomialSample,
+    UniformSample,
+    WaitForAll,
+    WaitForNext,
+    WaitForSome,
+)
+from fedtempo.clock.setting import Setting
+from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.clock.waiting import WaitingRule
+from fedtempo.importance import Importance
+from fedtempo.races import MAX_CLIENTS, expected_maximum, exponential_race
+
+EXACT_CLIENTS = 1000
+"""Up to how many clients rationals are kept beside floats: their digits grow with the number of clients."""
+
+Source = Literal["closed form", "cycle", "estimate"]
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Share of rounds of each client, and how it is known."""
+
+    share: Floats
+    """[clients] expected draws a round: the share of rounds, unless a client can be drawn more than once."""
+    exact: tuple[Fraction, ...] | None
+    source: Source
+    error: Floats | None = None
+    """[clients] standard error of an estimated share."""
+    taking_part: Floats | None = None
+    """[clients] share of rounds, where draws count more than once."""
+
+    @property
+    def updates_per_round(self) -> float:
+        """Clients that contribute to a round, on average."""
+        return float((self.share if self.taking_part is None else self.taking_part).sum())
+
+
+class LongRun:
+    """What a rule does with given clients in the long run; worked out when asked for, once."""
+
+    def __init__(self, rule: WaitingRule, times: ClientTimes, importance: Importance, seed: int = 0) -> None:
+        rule.check(times.num_clients)
+        rule = _plainly(rule, times.num_clients)
+        self.rule, self.times, self.importance, self.seed = rule, times, importance, seed
+        self.record = Recording(Setting.of(rule, times, importance.values, seed))
+
+    @cached_property
+    def observation(self) -> Observation:
+        """A run of up to a million rounds: to the end of its limit cycle, where one is found."""
+        return observe(self.record)
+
+    @cached_property
+    def participation(self) -> Participation:
+        """Share of rounds of each client."""
+        closed = _closed_form(self.rule, self.times, self.importance)
+        if closed is not None:
+            return closed
+        cycle = self.observation.cycle
+        if cycle is not None:
+            exact = cycle.participation if len(cycle.counts) <= EXACT_CLIENTS else None
+            return Participation(cycle.counts / cycle.length, exact, "cycle")
+        return _estimate(self.observation)
+
+    @cached_property
+    def rounds_per_time(self) -> float:
+        """Rounds in a unit of time."""
+        known = _rounds_per_time(self.rule, self.times, self.importance)
+        if known is not None:
+            return float(known)
+        seen = self.observation
+        if seen.cycle is not None:
+            return float(seen.cycle.rounds_per_time)
+        return float(seen.batch_rounds.sum() / seen.batch_ticks.sum()) / float(seen.unit)
+
+
+def _plainly(rule: WaitingRule, num_clients: int) -> WaitingRule:
+    """The simplest rule with the same rounds; of stages, what lasts: the last one."""
+    match rule:
+        case WaitForSome(size=size) if size == num_clients:
+            return WaitForAll()
+        case WaitForSome(size=1):
+            return WaitForNext()
+        case IntervalStages(stages=stages):
+            return FixedInterval(stages[-1][0])
+    return rule
+
+
+def _closed_form(rule: WaitingRule, times: ClientTimes, importance: Importance) -> Participation | None:
+    clients = times.num_clients
+    exactly = clients <= EXACT_CLIENTS
+    match rule:
+        case WaitForAll():
+            return Participation(np.ones(clients), (Fraction(1),) * clients if exactly else None, "closed form")
+        case WaitForNext():
+            means = times.exact_mean_time if exactly else None
+            pace = 1.0 / times.mean_time
+            exact = None
+            if means is not None:
+                total = sum((1 / t for t in means), Fraction(0))
+                exact = tuple(1 / (t * total) for t in means)
+            return Participation(pace / pace.sum(), exact, "closed form")
+        case FixedInterval(wait=wait):
+            needed = times.exact_expected_rounds(wait) if exactly else None
+            exact = None if needed is None else tuple(1 / n for n in needed)
+            return Participation(1.0 / times.expected_rounds(wait), exact, "closed form")
+        case WaitForSome(size=size) if times.memoryless and clients <= MAX_CLIENTS:
+            return Participation(exponential_race(times.mean_time, size)[0], None, "closed form")
+        case UniformSample(size=size):
+            exact = (Fraction(size, clients),) * clients if exactly else None
+            return Participation(np.full(clients, size / clients), exact, "closed form")
+        case MultinomialSample(size=size):
+            exact = tuple(size * p for p in importance.exact) if exactly else None
+            once = -np.expm1(size * np.log1p(-importance.values)) if clients > 1 else np.ones(1)
+            return Participation(size * importance.values, exact, "closed form", taking_part=once)
+        case FastestClients(size=size):
+            ranked = sorted(range(clients), key=lambda c: (times.mean_time[c], c))[:size]
+            share = np.isin(np.arange(clients), ranked).astype(np.float64)
+            exact = tuple(Fraction(int(s)) for s in share) if exactly else None
+            return Participation(share, exact, "closed form")
+    return None
+
+
+def _rounds_per_time(rule: WaitingRule, times: ClientTimes, importance: Importance) -> Fraction | float | None:
+    clients = times.num_clients
+    fixed = None if times.random or times.longest() != times.exact_mean_time else times.exact_mean_time
+    match rule:
+        case FixedInterval(wait=wait):
+            return 1 / wait
+        case WaitForNext():
+            return float((1.0 / times.mean_time).sum())
+        case WaitForAll():
+            longest = max(fixed) if fixed is not None else expected_maximum(times) if times.random else None
+            return None if longest is None else 1 / longest
+        case WaitForSome(size=size) if times.memoryless and clients <= MAX_CLIENTS:
+            return 1 / exponential_race(times.mean_time, size)[1]
+        case UniformSample(size=size) if fixed is not None and clients <= EXACT_CLIENTS:
+            ways = math.comb(clients, size)  # the k-th fastest is the slowest of C(k−1, m−1) samples
+            return ways / sum((t * math.comb(k, size - 1) for k, t in enumerate(sorted(fixed))), Fraction(0))
+        case MultinomialSample(size=size) if fixed is not None and clients <= EXACT_CLIENTS:
+            slowest, reached = Fraction(0), Fraction(0)
+            for t, p in sorted(zip(fixed, importance.exact, strict=True)):
+                slowest += t * ((reached + p) ** size - reached**size)
+                reached += p
+            return 1 / slowest
+        case FastestClients(size=size) if fixed is not None:
+            return 1 / sorted(fixed)[size - 1]
+    return None
+
+
+def _estimate(seen: Observation) -> Participation:
+    """Means over the run without its first part, with the standard error over the parts (batch means)."""
+    keep = slice(len(seen.batch_rounds) // 10, None) if len(seen.batch_rounds) >= 10 else slice(None)
+    rounds, counts = seen.batch_rounds[keep], seen.batch_counts[keep]
+    share = counts.sum(axis=0) / rounds.sum()
+    parts = counts / rounds[:, None]
+    spread = np.sqrt((rounds[:, None] * (parts - share) ** 2).sum(axis=0) / rounds.sum())
+    error = spread / math.sqrt(max(1, len(rounds) - 1))
+    return Participation(share, None, "estimate", error)

@@ -1,0 +1,308 @@
+"""Schemes side by side for given client times, without a model: `compare`.
+
+For each scheme its pace, staleness, windows and weights, and what identical weights would cost:
+
+    bias = max_i |q̃_i/p_i − 1|,    χ² = Σ (p_i − q̃_i)²/q̃_i (Theorem 3),    q̃_i the participation share
+    idle = 1 − mean_i τ_i × contributions_i per time,    mean delay = M / (updates a round) − 1
+
+The last holds whatever the times: between two contributions of a client lie exactly (delay + 1) rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from fedtempo.clock.rules import FixedInterval, IntervalStages, WaitForAll, WaitForNext, WaitForSome
+from fedtempo.clock.ticks import Exact, text
+from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
+from fedtempo.errors import InputError
+from fedtempo.importance import Importance
+from fedtempo.participation import LongRun
+from fedtempo.schemes import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
+from fedtempo.weighting import WeightRule, Weights, expected_of, weight_rule, weights_of
+from fedtempo.windows import practical_window, window
+
+FORMAT = 1
+_EXACT_LISTS = 100
+"""Up to how many clients a plan's document lists rationals."""
+
+
+@dataclass(frozen=True)
+class SchemePlan:
+    """What one scheme does with these clients."""
+
+    scheme: Scheme
+    run: LongRun
+    weights: Weights | None
+    """None if no weights can do what was asked."""
+    expected_weights: Floats | None
+    window: int | None
+    practical_window: int | None
+    max_delay: int
+    max_delay_exact: bool
+    max_delay_bound: int | None
+    remarks: tuple[str, ...]
+
+    @property
+    def rounds_per_time(self) -> float:
+        """Rounds in a unit of time."""
+        return self.run.rounds_per_time
+
+    @property
+    def updates_per_time(self) -> float:
+        """Client updates in a unit of time."""
+        return self.run.rounds_per_time * self.run.participation.updates_per_round
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the clients' time in which they have nothing to do."""
+        part = self.run.participation
+        taking = part.share if part.taking_part is None else part.taking_part
+        busy = float((self.run.times.mean_time * taking).mean()) * self.run.rounds_per_time
+        return max(0.0, 1.0 - busy)
+
+    @property
+    def mean_delay(self) -> float:
+        """Mean of n − ρ_i(n) over updates."""
+        if not self.run.rule.returns_to_contributors:
+            return 0.0
+        return max(0.0, self.run.times.num_clients / self.run.participation.updates_per_round - 1.0)
+
+    @property
+    def identical_share(self) -> Floats:
+        """q̃_i under identical weights."""
+        share = self.run.participation.share
+        return np.asarray(share / share.sum())
+
+    @property
+    def identical_bias(self) -> float:
+        """Max |q̃_i/p_i − 1| under identical weights."""
+        return float(np.abs(self.identical_share / self.run.importance.values - 1.0).max())
+
+    @property
+    def identical_chi2(self) -> float | None:
+        """χ² of Theorem 3 under identical weights; None (infinite) if a client never takes part."""
+        share = self.identical_share
+        if float(share.min()) <= 0:
+            return None
+        return float(((self.run.importance.values - share) ** 2 / share).sum())
+
+    @property
+    def server_step_per_time(self) -> float | None:
+        """Σ q_i × rounds in a unit of time: how far the server moves."""
+        return None if self.expected_weights is None else float(self.expected_weights.sum()) * self.run.rounds_per_time
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scheme's part of a plan's JSON document."""
+        part = self.run.participation
+        few = self.run.times.num_clients <= _EXACT_LISTS
+        values = None if self.weights is None else self.weights.values[-1]
+        precise = None if self.weights is None or not few else self.weights.exact[-1]
+        expected = self.expected_weights
+        cycle = self.run.observation.cycle if part.source == "cycle" else None
+        document: dict[str, Any] = {
+            "scheme": self.scheme.spec(),
+            "label": self.scheme.label,
+            "weights": None if values is None else values.tolist(),
+            "weights_exact": None if precise is None else [text(w) for w in precise],
+            "participation": part.share.tolist(),
+            "participation_exact": None if part.exact is None or not few else [text(s) for s in part.exact],
+            "participation_source": part.source,
+            "participation_error": None if part.error is None else part.error.tolist(),
+            "expected_weights": None if expected is None else expected.tolist(),
+            "expected_over_importance": (
+                None if expected is None else (expected / self.run.importance.values).tolist()
+            ),
+            "window": self.window,
+            "practical_window": self.practical_window,
+            "cycle": None if cycle is None else {"start": cycle.start, "length": cycle.length},
+            "max_delay": self.max_delay,
+            "max_delay_exact": self.max_delay_exact,
+            "max_delay_bound": self.max_delay_bound,
+            "mean_delay": self.mean_delay,
+            "rounds_per_time": self.rounds_per_time,
+            "updates_per_time": self.updates_per_time,
+            "idle_share": self.idle_share,
+            "min_weight": None if values is None else float(values.min()),
+            "max_weight": None if values is None else float(values.max()),
+            "identical_bias": self.identical_bias,
+            "identical_chi2": self.identical_chi2,
+            "server_step_per_time": self.server_step_per_time,
+            "remarks": list(self.remarks),
+        }
+        if self.weights is not None and self.weights.num_stages > 1:
+            document["stages"] = [
+                {"first_round": first, "weights": row.tolist()}
+                for first, row in zip(self.weights.first_rounds, self.weights.values, strict=True)
+            ]
+        return document
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Schemes side by side."""
+
+    times: ClientTimes
+    importance: Importance
+    weight_rule: WeightRule
+    seed: int
+    schemes: tuple[SchemePlan, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as a JSON document."""
+        return {
+            "format": FORMAT,
+            "clients": self.times.num_clients,
+            "law": self.times.law,
+            "times": self.times.describe(),
+            "importance": self.importance.values.tolist(),
+            "weight_rule": self.weight_rule.name,
+            "seed": self.seed,
+            "schemes": [scheme.to_dict() for scheme in self.schemes],
+        }
+
+
+def compare(
+    times: ClientTimes,
+    schemes: Sequence[Scheme] | None = None,
+    *,
+    importance: Iterable[Exact] | None = None,
+    weights: str | WeightRule = "time-based",
+    seed: int = 0,
+) -> Plan:
+    """A plan: each scheme's pace, staleness, windows and weights for these clients."""
+    known = Importance(importance, times.num_clients)
+    rule = weight_rule(weights)
+    chosen = tuple(schemes) if schemes is not None else default_schemes(times)
+    return Plan(times, known, rule, seed, tuple(_plan(scheme, times, known, rule, seed) for scheme in chosen))
+
+
+def default_schemes(times: ClientTimes) -> tuple[Scheme, ...]:
+    """FedAvg, asynchronous, FedFix at a few waits and FedBuff at two sizes."""
+    clients = times.num_clients
+    sizes = sorted({size for size in (clients // 4, clients // 2) if 1 < size < clients})
+    fixes = [FedFix(wait) for wait in sensible_waits(times)]
+    return (FedAvg(), AsyncFedAvg(), *fixes, *(FedBuff(size) for size in sizes))
+
+
+def sensible_waits(times: ClientTimes) -> list[Fraction]:
+    """The fastest client's time, half and three quarters of the slowest's; to two digits where times are random."""
+    if isinstance(times, FixedTimes):
+        fastest, slowest = int(times.ticks.min()) * times.unit, int(times.ticks.max()) * times.unit
+    else:
+        fastest, slowest = Fraction(float(times.mean_time.min())), Fraction(float(times.mean_time.max()))
+    waits = {fastest, slowest / 2, slowest * 3 / 4}
+    if isinstance(times, FixedTimes):
+        return sorted(waits)
+    return sorted({Fraction(f"{float(wait):.1e}") for wait in waits})
+
+
+def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: WeightRule, seed: int) -> SchemePlan:
+    run = LongRun(scheme.waiting, times, importance, seed)
+    remarks = []
+    weights = expected = None
+    try:
+        weights = weights_of(scheme, run, rule)
+        expected = expected_of(run, weights)
+    except InputError as error:
+        remarks.append(str(error))
+    delay, sure = _max_delay(run)
+    plan = SchemePlan(
+        scheme=scheme,
+        run=run,
+        weights=weights,
+        expected_weights=expected,
+        window=window(run),
+        practical_window=practical_window(run),
+        max_delay=delay,
+        max_delay_exact=sure,
+        max_delay_bound=_max_delay_bound(run),
+        remarks=(),
+    )
+    remarks += _remarks(plan)
+    object.__setattr__(plan, "remarks", tuple(remarks))
+    return plan
+
+
+def _max_delay(run: LongRun) -> tuple[int, bool]:
+    """The largest delay, and whether it is that; if not, it is the largest that was seen."""
+    if isinstance(run.rule, WaitForAll) or not run.rule.returns_to_contributors:
+        return 0, True
+    bound = _max_delay_bound(run)
+    if isinstance(run.rule, FixedInterval) and bound is not None:
+        return bound, True
+    return run.observation.max_delay, run.observation.cycle is not None
+
+
+def _max_delay_bound(run: LongRun) -> int | None:
+    times = run.times
+    if isinstance(run.rule, WaitForAll) or not run.rule.returns_to_contributors:
+        return 0
+    if isinstance(run.rule, FixedInterval):
+        if isinstance(times, FixedTimes):
+            return int(times.rounds_needed(run.rule.wait).max()) - 1
+        longest = times.longest()
+        return None if longest is None else int(-(-max(longest) // run.rule.wait)) - 1
+    if isinstance(run.rule, WaitForNext) and isinstance(times, FixedTimes):
+        slowest = int(times.ticks.max())
+        return int((-(-slowest // times.ticks)).sum()) - 1  # without the slowest client's own term, which is 1
+    return None
+
+
+def _remarks(plan: SchemePlan) -> list[str]:
+    """What deserves a word."""
+    run, clients = plan.run, plan.run.times.num_clients
+    waiting = plan.scheme.waiting
+    part = run.participation
+    out = []
+    if isinstance(waiting, WaitForSome) and waiting.size == clients:
+        out.append("the buffer holds every client: the same rounds as FedAvg")
+    elif isinstance(waiting, WaitForSome) and waiting.size == 1:
+        out.append("a buffer of one: the same rounds as asynchronous FedAvg")
+    if isinstance(waiting, IntervalStages):
+        stages = ", then ".join(f"{w} for {n} rounds" if n is not None else str(w) for w, n in waiting.stages)
+        out.append(f"waits {stages}; the numbers are those of the last stage")
+    if isinstance(run.rule, FixedInterval) and isinstance(run.times, FixedTimes):
+        out += _interval_remarks(run.rule.wait, run.times)
+    if part.source == "cycle" and run.observation.cycle is not None:
+        by_speed = (1.0 / run.times.mean_time) / (1.0 / run.times.mean_time).sum()
+        off = float(np.abs(plan.identical_share / by_speed - 1.0).max())
+        cycle = run.observation.cycle
+        out.append(
+            f"clients lock into a cycle of {cycle.length} rounds after {cycle.start}; "
+            f"their participation is off 1/time by up to {off:.0%}"
+        )
+    if part.source == "estimate" and part.error is not None:
+        seen = part.share > 0
+        error = float((part.error[seen] / part.share[seen]).max(initial=0.0))
+        out.append(
+            f"no closed form and no cycle found: participation is estimated from {run.observation.rounds} rounds, "
+            f"to about {error:.1%}"
+        )
+    if plan.window is not None and plan.window > 10**6 and plan.practical_window is not None:
+        out.append(
+            f"the exact window is out of reach; {plan.practical_window} rounds give each client its share to 1 %"
+        )
+    return out
+
+
+def _interval_remarks(wait: Fraction, times: FixedTimes) -> list[str]:
+    needed = times.rounds_needed(wait)
+    low, high = int(needed.min()), int(needed.max())
+    if low == high and low > 1:
+        return [
+            f"every client contributes to the same one round in {low}, the others are empty: "
+            f"it acts as FedAvg with server rate {low}"
+        ]
+    if high == 1:
+        slowest = int(times.ticks.max()) * times.unit
+        idle = "" if wait == slowest else f", {text(wait - slowest)} longer than needed"
+        return [f"every client is back in every round: the same rounds as FedAvg{idle}"]
+    if low > 1:
+        return ["the wait is shorter than the fastest client's time, so some rounds are empty"]
+    return []

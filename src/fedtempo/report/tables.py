@@ -1,0 +1,151 @@
+"""Plans and timelines as tables on a terminal, and as plain aligned text elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from fractions import Fraction
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedtempo.clock.ticks import text
+from fedtempo.clock.timeline import Timeline
+from fedtempo.planning import Plan, SchemePlan
+
+
+def console() -> Console:
+    """Standard output: Rich on a terminal; elsewhere plain and never cut."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, no_color=True, width=max(400, shutil.get_terminal_size().columns))
+
+
+def _table(out: Console, title: str) -> Table:
+    return Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD if out.is_terminal else None
+    )
+
+
+def show_plan(plan: Plan, *, details: bool = False) -> None:
+    """The plan in two tables, what deserves a remark below; with `details` also every client."""
+    out = console()
+    clients = plan.times.num_clients
+    means = plan.times.mean_time
+    out.print(
+        f"{clients} clients, {plan.times.law} times from {_short(means.min())} to {_short(means.max())}, "
+        f"{plan.weight_rule.name} weights"
+    )
+    _show_pace(out, plan)
+    _show_fairness(out, plan)
+    for scheme in plan.schemes:
+        for remark in scheme.remarks:
+            out.print(f"{scheme.scheme.label}: {remark}.", soft_wrap=not out.is_terminal)
+    if details:
+        for scheme in plan.schemes:
+            _show_clients(out, plan, scheme)
+
+
+def _show_pace(out: Console, plan: Plan) -> None:
+    pace = _table(out, "Pace and staleness")
+    pace.add_column("scheme", no_wrap=True)
+    for name in ("rounds/time", "updates/time", "idle", "delay mean", "max", "server step/time"):
+        pace.add_column(name, justify="right")
+    for s in plan.schemes:
+        step = s.server_step_per_time
+        pace.add_row(
+            s.scheme.label,
+            _short(s.rounds_per_time),
+            _short(s.updates_per_time),
+            f"{s.idle_share:.0%}",
+            _short(s.mean_delay),
+            f"{'' if s.max_delay_exact else '≥ '}{s.max_delay}",
+            "–" if step is None else _short(step),
+        )
+    out.print(pace)
+
+
+def _show_fairness(out: Console, plan: Plan) -> None:
+    fair = _table(out, "Windows, weights d_i, and what identical weights would cost")
+    fair.add_column("scheme", no_wrap=True)
+    for name in ("window", "practical", "d min", "d max", "bias", "χ²"):
+        fair.add_column(name, justify="right")
+    for s in plan.schemes:
+        values = None if s.weights is None else s.weights.values[-1]
+        fair.add_row(
+            s.scheme.label,
+            _whole(s.window),
+            _whole(s.practical_window),
+            "–" if values is None else _short(values.min()),
+            "–" if values is None else _short(values.max()),
+            f"{s.identical_bias:.0%}",
+            "∞" if s.identical_chi2 is None else _short(s.identical_chi2),
+        )
+    out.print(fair)
+
+
+def _show_clients(out: Console, plan: Plan, scheme: SchemePlan) -> None:
+    table = _table(out, f"{scheme.scheme.label}: participation ({scheme.run.participation.source}) and weights")
+    for name in ("client", "time", "importance p", "participation", "weight d", "q", "q/p"):
+        table.add_column(name, justify="right")
+    part, times, importance = scheme.run.participation, plan.times.mean_time, plan.importance.values
+    expected = scheme.expected_weights
+    for i in range(plan.times.num_clients):
+        weight = None if scheme.weights is None else scheme.weights.stage(scheme.weights.num_stages - 1)[i]
+        table.add_row(
+            str(i),
+            _short(times[i]),
+            _short(importance[i]),
+            _value(part.exact[i] if part.exact is not None else float(part.share[i])),
+            "–" if weight is None else _value(weight),
+            "–" if expected is None else _short(expected[i]),
+            "–" if expected is None else _short(expected[i] / importance[i]),
+        )
+    out.print(table)
+
+
+def show_timeline(line: Timeline, label: str, *, most: int = 40) -> None:
+    """The first rounds, and a summary."""
+    out = console()
+    table = _table(out, f"{label}: {line.num_rounds} rounds, {line.num_updates} updates of {line.num_clients} clients")
+    for name in ("round", "ends", "participants", "base versions"):
+        table.add_column(name, justify="right" if name in ("round", "ends") else "left")
+    for closed in line[:most].rounds:
+        names = [f"{c}×{k}" if k > 1 else str(c) for c, k in zip(closed.participants, closed.draws, strict=True)]
+        table.add_row(str(closed.number), text(closed.end), _list(names), _list(map(str, closed.base_versions)))
+    out.print(table)
+    if line.num_rounds > most:
+        out.print(f"… and {line.num_rounds - most} more rounds: --json lists them all, --out timeline.svg draws them")
+    stale = line.staleness
+    if len(stale):
+        out.print(f"delay: mean {_short(stale.mean())}, largest {stale.max()}; live versions: at most {_live(line)}")
+
+
+def _live(line: Timeline) -> int:
+    return int(line.live_versions.max(initial=0))
+
+
+def _list(items: object, most: int = 12) -> str:
+    names = list(items)  # type: ignore[call-overload]
+    return " ".join(names[:most]) + (f" … ({len(names)})" if len(names) > most else "") or "–"
+
+
+def _value(number: Fraction | float) -> str:
+    if isinstance(number, Fraction):
+        exact = text(number)
+        return exact if len(exact) <= 12 else f"≈ {float(number):.6g}"
+    return f"{number:.6g}"
+
+
+def _short(number: float) -> str:
+    return f"{float(number):.4g}"
+
+
+def _whole(number: int | None) -> str:
+    if number is None:
+        return "–"
+    if number < 10**7:
+        return str(number)
+    digits = str(number)
+    return f"{digits[0]}.{digits[1:3]}e{len(digits) - 1}"

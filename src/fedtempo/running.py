@@ -1,0 +1,52 @@
+"""Running the clock for a scheme: `timeline`, `timeline_chunks`, `limit_cycle`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fedtempo.clock.cycle import MAX_ROUNDS, Cycle, observe
+from fedtempo.clock.generate import Recording, stream, whole
+from fedtempo.clock.setting import Setting
+from fedtempo.clock.ticks import Exact
+from fedtempo.clock.timeline import Timeline
+from fedtempo.clock.times import ClientTimes
+from fedtempo.importance import Importance
+from fedtempo.schemes import Scheme
+
+
+def _setting(scheme: Scheme, times: ClientTimes, importance: Iterable[Exact] | None, seed: int) -> Setting:
+    return Setting.of(scheme.waiting, times, Importance(importance, times.num_clients).values, seed)
+
+
+def timeline(
+    scheme: Scheme,
+    times: ClientTimes,
+    *,
+    until: Exact | None = None,
+    rounds: int | None = None,
+    importance: Iterable[Exact] | None = None,
+    seed: int = 0,
+) -> Timeline:
+    """The rounds that end at or before `until` (or the first `rounds`), in memory.
+
+    `importance` matters to multinomial sampling only, `seed` to random times and sampling.
+    """
+    return whole(_setting(scheme, times, importance, seed), until=until, max_rounds=rounds)
+
+
+def timeline_chunks(
+    scheme: Scheme,
+    times: ClientTimes,
+    *,
+    until: Exact | None = None,
+    rounds: int | None = None,
+    importance: Iterable[Exact] | None = None,
+    seed: int = 0,
+) -> Iterator[Timeline]:
+    """As `timeline`, in consecutive pieces: memory stays flat however long the run; without an end it never stops."""
+    return stream(_setting(scheme, times, importance, seed), until=until, max_rounds=rounds)
+
+
+def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROUNDS) -> Cycle | None:
+    """The rounds that repeat for ever, exactly; None if there are none within `max_rounds`, or times are random."""
+    return observe(Recording(_setting(scheme, times, None, 0)), max_rounds=max_rounds).cycle

@@ -1,0 +1,171 @@
+"""The schemes by their names in the literature: each is a waiting rule under a name.
+
+FedAvg, AsyncFedAvg, FedFix(Δt), FedBuff(m), client sampling, centralized learning, and FedFix in stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from fedtempo.clock.rules import (
+    FastestClients,
+    FixedInterval,
+    IntervalStages,
+    MultinomialSample,
+    OnlyClient,
+    UniformSample,
+    WaitForAll,
+    WaitForNext,
+    WaitForSome,
+)
+from fedtempo.clock.ticks import Exact, positive, text
+from fedtempo.clock.times import ClientTimes, FixedTimes
+from fedtempo.clock.waiting import WaitingRule
+from fedtempo.errors import InputError
+
+
+class Scheme:
+    """A waiting rule under a name. A rule of one's own: ``Scheme(MyRule(), name="mine")``."""
+
+    def __init__(self, waiting: WaitingRule, *, name: str, label: str | None = None) -> None:
+        self.waiting = waiting
+        self.name = name
+        self.label = label if label is not None else name
+
+    def spec(self) -> dict[str, object]:
+        """The scheme as a JSON object."""
+        return {"name": self.name}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scheme) and (self.name, self.waiting) == (other.name, other.waiting)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.waiting))
+
+    def __str__(self) -> str:
+        return self.label
+
+    def __repr__(self) -> str:
+        return self.label if self.label.endswith(")") else f"{self.label}()"
+
+
+class FedAvg(Scheme):
+    """Synchronous: every round waits for all."""
+
+    def __init__(self) -> None:
+        super().__init__(WaitForAll(), name="fedavg", label="FedAvg")
+
+
+class AsyncFedAvg(Scheme):
+    """Asynchronous: every update makes a new model."""
+
+    def __init__(self) -> None:
+        super().__init__(WaitForNext(), name="async", label="AsyncFedAvg")
+
+
+class FedFix(Scheme):
+    """A new model every `wait`, from what has arrived by then."""
+
+    def __init__(self, wait: Exact) -> None:
+        self.wait: Fraction = positive(wait, "wait")
+        super().__init__(FixedInterval(self.wait), name="fedfix", label=f"FedFix({text(self.wait)})")
+
+    def spec(self) -> dict[str, object]:
+        return {"name": self.name, "wait": text(self.wait)}
+
+
+class FedBuff(Scheme):
+    """A new model from every `size` updates."""
+
+    def __init__(self, size: int) -> None:
+        self.size = whole(size, "buffer")
+        super().__init__(WaitForSome(self.size), name="fedbuff", label=f"FedBuff({size})")
+
+    def spec(self) -> dict[str, object]:
+        return {"name": self.name, "size": self.size}
+
+
+class UniformSampling(Scheme):
+    """FedAvg with `size` clients a round, drawn without replacement."""
+
+    def __init__(self, size: int) -> None:
+        self.size = whole(size, "sample")
+        super().__init__(UniformSample(self.size), name="uniform", label=f"UniformSampling({size})")
+
+    def spec(self) -> dict[str, object]:
+        return {"name": self.name, "size": self.size}
+
+
+class MultinomialSampling(Scheme):
+    """FedAvg with `size` draws a round, client i with probability p_i, with replacement."""
+
+    def __init__(self, size: int) -> None:
+        self.size = whole(size, "sample")
+        super().__init__(MultinomialSample(self.size), name="multinomial", label=f"MultinomialSampling({size})")
+
+    def spec(self) -> dict[str, object]:
+        return {"name": self.name, "size": self.size}
+
+
+class FastestSampling(Scheme):
+    """FedAvg with the `size` fastest clients: biased, since the others never take part."""
+
+    def __init__(self, size: int) -> None:
+        self.size = whole(size, "sample")
+        super().__init__(FastestClients(self.size), name="fastest", label=f"FastestSampling({size})")
+
+    def spec(self) -> dict[str, object]:
+        return {"name": self.name, "size": self.size}
+
+
+class Centralized(Scheme):
+    """One client that owns all data."""
+
+    def __init__(self) -> None:
+        super().__init__(OnlyClient(), name="centralized", label="Centralized")
+
+
+class StagedFedFix(Scheme):
+    """FedFix whose wait changes: (wait, rounds) of each stage, the last with rounds None.
+
+    `over_windows` keeps each wait for whole windows, as section 4.4 asks, so that weights stay unbiased.
+    """
+
+    def __init__(self, stages: Sequence[tuple[Exact, int | None]]) -> None:
+        rule = IntervalStages(
+            tuple((positive(wait, "wait"), None if n is None else whole(n, "rounds")) for wait, n in stages)
+        )
+        super().__init__(rule, name="fedfix-stages", label=f"FedFix({'→'.join(text(wait) for wait in rule.waits)})")
+        self.stages = rule.stages
+
+    @classmethod
+    def over_windows(cls, times: ClientTimes, stages: Sequence[tuple[Exact, int | None]]) -> StagedFedFix:
+        """Each wait for a number of windows W = lcm(⌈τ_i/Δt⌉) of these clients; the last with None."""
+        from fedtempo.windows import closed_window
+
+        rounds: list[tuple[Exact, int | None]] = []
+        for wait, windows in stages:
+            if windows is None:
+                rounds.append((wait, None))
+                continue
+            rule = FixedInterval(positive(wait, "wait"))
+            length = closed_window(rule, times) if isinstance(times, FixedTimes) else None
+            if length is None:
+                raise InputError(
+                    f"stages: the window at wait {wait} is not known for {times!r}; "
+                    "give numbers of rounds instead: StagedFedFix([(wait, rounds), …])"
+                )
+            rounds.append((wait, whole(windows, "windows") * length))
+        return cls(rounds)
+
+    def spec(self) -> dict[str, object]:
+        return {"name": self.name, "stages": [{"wait": text(wait), "rounds": n} for wait, n in self.stages]}
+
+
+def whole(value: object, what: str) -> int:
+    """A whole number of at least 1."""
+    number = int(value) if isinstance(value, int) and not isinstance(value, bool) else None
+    if number is None or number < 1:
+        raise InputError(f"{what}: {value!r} is not a whole number of at least 1")
+    return number
