@@ -30,9 +30,7 @@ from fedtempo.schemes import (
     UniformSampling,
 )
 
-Clients = Annotated[
-    int | None, typer.Option("--clients", "-M", help="Number of clients, for F<X>.", show_default=False)
-]
+Clients = Annotated[int | None, typer.Option("--clients", "-M", help="How many clients, for F<X>.", show_default=False)]
 Times = Annotated[
     str,
     typer.Option(
@@ -70,7 +68,7 @@ Waits = Annotated[list[str] | None, typer.Option("--wait", help="Interval of fed
 Buffers = Annotated[list[int] | None, typer.Option("--buffer", help="Updates a fedbuff round.", show_default=False)]
 Samples = Annotated[
     list[int] | None,
-    typer.Option("--sample", help="Clients a round of uniform, multinomial, fastest.", show_default=False),
+    typer.Option("--sample", help="Clients a round: uniform, multinomial, fastest.", show_default=False),
 ]
 Stages = Annotated[
     list[str] | None,

@@ -46,7 +46,7 @@ def plan(
     discount: Annotated[
         str | None,
         typer.Option(
-            "--discount", help="Staleness discount: polynomial:0.5, hinge:10:4, constant:0.5.", show_default=False
+            "--discount", help="For stale updates: polynomial:0.5, hinge:10:4, constant:0.5.", show_default=False
         ),
     ] = None,
     seed: Seed = 0,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
+import io
 import sys
 from fractions import Fraction
+from typing import IO, cast
 
 from rich import box
 from rich.console import Console
@@ -15,17 +16,25 @@ from fedtempo.clock.timeline import Timeline
 from fedtempo.planning import Plan, SchemePlan
 
 
+class _Plain(io.TextIOBase):
+    """Standard output without the blanks with which tables pad their lines."""
+
+    def write(self, text: str) -> int:
+        sys.stdout.write("\n".join(line.rstrip() for line in text.split("\n")))
+        return len(text)
+
+
 def console() -> Console:
     """Standard output: Rich on a terminal; elsewhere plain and never cut."""
     if sys.stdout.isatty():
         return Console(highlight=False)
-    return Console(highlight=False, no_color=True, width=max(400, shutil.get_terminal_size().columns))
+    return Console(file=cast(IO[str], _Plain()), highlight=False, no_color=True, width=400)
 
 
 def _table(out: Console, title: str) -> Table:
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD if out.is_terminal else None
-    )
+    """An empty table under its title, which is a line of its own so that it is never broken."""
+    out.print(f"\n[bold]{title}[/bold]")
+    return Table(box=box.SIMPLE_HEAD if out.is_terminal else None, pad_edge=False)
 
 
 def show_plan(plan: Plan, *, details: bool = False) -> None:
@@ -83,6 +92,8 @@ def _show_fairness(out: Console, plan: Plan) -> None:
             "∞" if s.identical_chi2 is None else _short(s.identical_chi2),
         )
     out.print(fair)
+    if any(scheme.remarks for scheme in plan.schemes):
+        out.print()
 
 
 def _show_clients(out: Console, plan: Plan, scheme: SchemePlan) -> None:

@@ -7,7 +7,9 @@ an update that waits for its round to end. A vertical line is an aggregation, it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, rc_context
@@ -28,7 +30,7 @@ ENDINGS = ("svg", "png", "pdf")
 
 _RUNNING = "#b9bec7"
 _INK = "#33373d"
-_STYLE = {
+_STYLE: Any = {
     "font.size": 9.0,
     "font.family": "DejaVu Sans",
     "svg.hashsalt": "fedtempo",
@@ -108,7 +110,7 @@ def _draw(setting: Setting, line: Timeline, until: float, title: str) -> Figure:
     _bars(axes, jobs, colours, norm)
     _aggregations(axes, setting, line, clients)
     axes.set_xlim(0.0, until)
-    axes.set_ylim(clients - 0.3, -1.9)
+    axes.set_ylim(clients - 0.3, -1.5 - (0.25 / lane if line.num_rounds <= 40 else 0.0))
     axes.set_xlabel("virtual time")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     step = max(1, round(clients / 50))
@@ -139,6 +141,7 @@ def _bars(axes: Axes, jobs: _Jobs, colours: ListedColormap, norm: BoundaryNorm) 
         (jobs.taken - jobs.back)[waits],
         left=jobs.back[waits],
         height=0.30,
+        zorder=2,
         color="#e4e7ec",
         edgecolor="#9aa1ad",
         linewidth=0.4,
@@ -150,6 +153,7 @@ def _bars(axes: Axes, jobs: _Jobs, colours: ListedColormap, norm: BoundaryNorm) 
             (jobs.back - jobs.sent)[which],
             left=jobs.sent[which],
             height=0.62,
+            zorder=2,
             color=colour,
             edgecolor="white",
             linewidth=0.7,
@@ -165,12 +169,11 @@ def _aggregations(axes: Axes, setting: Setting, line: Timeline, clients: int) ->
     first = line.offsets[:-1]
     lowest = np.full(line.num_rounds, -1.1)
     lowest[filled] = np.maximum.reduceat(line.client, first[filled]) if filled.any() else 0
-    axes.vlines(ends[filled], -1.1, lowest[filled] - 0.31, color=_INK, linewidth=width, alpha=0.55, zorder=2)
+    axes.vlines(ends[filled], -1.1, lowest[filled] - 0.31, color=_INK, linewidth=width, alpha=0.6, zorder=0)
     size = 30 if line.num_rounds <= 60 else 14 if not dense else 5
-    axes.scatter(ends[filled], np.full(int(filled.sum()), -1.1), s=size, color=_INK, zorder=4)
-    axes.scatter(
-        ends[~filled], np.full(int((~filled).sum()), -1.1), s=size, facecolor="white", edgecolor=_INK, zorder=4
-    )
+    for which, fill in ((filled, _INK), (~filled, "white")):
+        level = np.full(int(which.sum()), -1.1)
+        axes.scatter(ends[which], level, s=size, facecolor=fill, edgecolor=_INK, zorder=4)
     if setting.rule.returns_to_contributors and line.num_updates <= 4000:
         when = ends[line.round_of_update - line.first_round]
         heads = float(np.clip(700.0 / clients, 8, 34)) * (0.35 if dense else 1.0)
@@ -186,7 +189,7 @@ def _aggregations(axes: Axes, setting: Setting, line: Timeline, clients: int) ->
 def _legend(figure: Figure, axes: Axes, jobs: _Jobs, colours: ListedColormap, norm: BoundaryNorm) -> None:
     edges = norm.boundaries.astype(int).tolist()
     handles = []
-    for k, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for k, (low, high) in enumerate(pairwise(edges)):
         label = str(low) if high - low == 1 else f"{low}–{high - 1}"
         handles.append(Patch(facecolor=colours(k), label=label if k else f"delay {label}"))
     if (jobs.taken > jobs.back).any():
