@@ -6,7 +6,7 @@ timeline = rounds + VirtualCarrier;    a deployment = the same rounds + a carrie
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -96,19 +96,24 @@ class VirtualCarrier:
 def rounds(server: Server, carrier: Carrier, *, until: Tick | None = None, start: Tick = 0) -> Iterator[Round]:
     """Train: the rounds that end at or before `until`, in order; without it, as long as anything happens."""
     carrier.send(server.start(start))
-    while True:
-        deadline = server.deadline
-        now, events = carrier.wait(deadline)
-        if now < 0 or (until is not None and now > until):
-            return
-        for event in events:
-            closed, jobs = server.tell(event, now)
-            carrier.send(jobs)
-            if closed is not None:
-                yield closed
-        deadline = server.deadline
-        if deadline is not None and deadline <= now:
-            closed, jobs = server.tell(Deadline(), now)
-            carrier.send(jobs)
-            if closed is not None:
-                yield closed
+    while (yield from moment(server, carrier, until)):
+        pass
+
+
+def moment(server: Server, carrier: Carrier, until: Tick | None = None) -> Generator[Round, None, bool]:
+    """The rounds that end at the next moment at which something happens; returns whether there was one by `until`."""
+    now, events = carrier.wait(server.deadline)
+    if now < 0 or (until is not None and now > until):
+        return False
+    for event in events:
+        closed, jobs = server.tell(event, now)
+        carrier.send(jobs)
+        if closed is not None:
+            yield closed
+    deadline = server.deadline
+    if deadline is not None and deadline <= now:
+        closed, jobs = server.tell(Deadline(), now)
+        carrier.send(jobs)
+        if closed is not None:
+            yield closed
+    return True

@@ -20,9 +20,7 @@ class WaitForAll(WaitingRule):
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
         if not view.in_flight and view.arrived:
-            newcomers = tuple(view.clients - view.arrived.keys())
-            jobs = tuple(view.arrived.values())
-            return state, Close(jobs, tuple(job.client for job in jobs) + newcomers if newcomers else None)
+            return state, Close(tuple(view.arrived.values()))
         return state, resend(event)
 
     def chunks(self, setting: Setting) -> Iterator[Timeline]:
