@@ -13,7 +13,6 @@ from fedtempo.clock.rules import (
     FixedInterval,
     IntervalStages,
     MultinomialSample,
-    OnlyClient,
     UniformSample,
     WaitForAll,
     WaitForNext,
@@ -123,7 +122,7 @@ class Centralized(Scheme):
     """One client that owns all data."""
 
     def __init__(self) -> None:
-        super().__init__(OnlyClient(), name="centralized", label="Centralized")
+        super().__init__(WaitForAll(alone=True), name="centralized", label="Centralized")
 
 
 class StagedFedFix(Scheme):

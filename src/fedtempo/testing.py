@@ -162,7 +162,7 @@ def _check_run(setting: Setting) -> list[Round]:
     closed = list(islice(rounds(_server(setting, _Watched(setting.rule)), _carrier(setting)), _ROUNDS))
     if len(closed) < _ROUNDS:
         raise UnlawfulRule(
-            f"{setting.rule!r} stops after {len(closed)} rounds with {setting.times!r}: no job is out, no deadline set; "
+            f"{setting.rule!r} stops after {len(closed)} rounds with {setting.times!r}: no job out, no deadline set; "
             "close the round, send models, or set a deadline"
         )
     return closed

@@ -10,6 +10,7 @@ To write one's own: subclass `WaitingRule`, make it a frozen dataclass, write `d
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from fractions import Fraction
@@ -26,7 +27,15 @@ State = Any
 
 
 class WaitingRule(ABC):
-    """What ends a round, and who gets the new model."""
+    """What ends a round, and who gets the new model. Subclass this class itself: the rules made from it are final."""
+
+    def __init_subclass__(cls) -> None:
+        for base in cls.__bases__:
+            if issubclass(base, WaitingRule) and base is not WaitingRule and not inspect.isabstract(base):
+                raise TypeError(
+                    f"{cls.__name__} derives from {base.__name__}, which is final: its closed forms and fast generator "
+                    "would no longer fit; derive from WaitingRule and call the other rule's methods"
+                )
 
     random: bool = False
     """Whether the rule draws from `View.seed`; if so it has no limit cycle."""

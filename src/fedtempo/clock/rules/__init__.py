@@ -2,7 +2,7 @@
 
 from fedtempo.clock.rules.fixed_interval import FixedInterval, IntervalStages
 from fedtempo.clock.rules.sampled import FastestClients, MultinomialSample, SampledClients, UniformSample
-from fedtempo.clock.rules.wait_for_all import OnlyClient, WaitForAll
+from fedtempo.clock.rules.wait_for_all import WaitForAll
 from fedtempo.clock.rules.wait_for_next import WaitForNext
 from fedtempo.clock.rules.wait_for_some import WaitForSome
 
@@ -11,7 +11,6 @@ __all__ = [
     "FixedInterval",
     "IntervalStages",
     "MultinomialSample",
-    "OnlyClient",
     "SampledClients",
     "UniformSample",
     "WaitForAll",

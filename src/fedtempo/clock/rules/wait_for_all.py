@@ -16,7 +16,13 @@ from fedtempo.errors import InputError
 
 @dataclass(frozen=True)
 class WaitForAll(WaitingRule):
-    """A round ends when no job is out any more."""
+    """A round ends when no job is out any more. `alone`: centralized learning (appendix C.1), M = 1."""
+
+    alone: bool = False
+
+    def check(self, num_clients: int) -> None:
+        if self.alone and num_clients != 1:
+            raise InputError(f"centralized training has one client, not {num_clients}; use FedAvg, or a single time")
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
         if not view.in_flight and view.arrived:
@@ -25,15 +31,6 @@ class WaitForAll(WaitingRule):
 
     def chunks(self, setting: Setting) -> Iterator[Timeline]:
         return _chunks(setting)
-
-
-@dataclass(frozen=True)
-class OnlyClient(WaitForAll):
-    """Centralized learning (appendix C.1): M = 1, the server's model is the client's."""
-
-    def check(self, num_clients: int) -> None:
-        if num_clients != 1:
-            raise InputError(f"centralized training has one client, not {num_clients}; use FedAvg, or a single time")
 
 
 def _chunks(setting: Setting) -> Iterator[Timeline]:
