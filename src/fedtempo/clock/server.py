@@ -55,10 +55,10 @@ class Server:
         self._next_job: dict[int, int] = {}
         self._state: State = None
         self._now: Tick = 0
-        rule.check(len(self.clients))
 
     def start(self, now: Tick = 0) -> tuple[Job, ...]:
         """Version 0 goes out."""
+        self.rule.check(len(self.clients))
         self._now = now
         self._state, first = self.rule.start(self._view())
         return self._send(first)

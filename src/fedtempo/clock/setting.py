@@ -8,9 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from fedtempo.clock.ticks import common_unit, in_ticks
-from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.clock.ticks import MAX_TICKS, common_unit, in_ticks
+from fedtempo.clock.times import ClientTimes, Floats, Ints
 from fedtempo.clock.waiting import WaitingRule
+from fedtempo.errors import ClockOverflow
 
 CHUNK_UPDATES = 1 << 18
 """About how many updates the larger chunks of a timeline hold."""
@@ -22,6 +23,14 @@ def chunk_updates() -> Iterator[int]:
     while True:
         yield size
         size = min(2 * size, CHUNK_UPDATES)
+
+
+def add_up(start: int, durations: Ints) -> Ints:
+    """The ends of consecutive rounds, of as many as 64-bit ticks can count; ClockOverflow if that is none."""
+    fit = int((start + np.cumsum(durations.astype(np.float64)) < MAX_TICKS).sum())
+    if not fit:
+        raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for less time")
+    return start + np.cumsum(durations[:fit])
 
 
 @dataclass(frozen=True)

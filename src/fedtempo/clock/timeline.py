@@ -143,34 +143,24 @@ class Timeline:
 
     def validate(self) -> None:
         """Check what every timeline must satisfy; the first breach is an InputError that names it."""
-        counts = np.diff(self.offsets)
+        _refuse(len(self.offsets) != self.num_rounds + 1, "there must be one more offset than rounds")
+        _refuse(self.offsets[0] != 0 or (np.diff(self.offsets) < 0).any(), "offsets must start at 0 and not decrease")
+        _refuse(self.offsets[-1] != self.num_updates, "the last offset must be the number of updates")
+        _refuse((np.diff(self.ends) < 0).any(), "rounds must not end before their predecessors")
+        _refuse(self.num_rounds and self.ends[0] < self.start, "the first round ends before it starts")
+        out_of_range = (self.client < 0) | (self.client >= self.num_clients)
+        _refuse(out_of_range.any(), f"clients must lie in 0 … {self.num_clients - 1}")
         number = self.round_of_update
-        problems = [
-            (len(self.offsets) != self.num_rounds + 1, "there must be one more offset than rounds"),
-            (bool((counts < 0).any()) or self.offsets[0] != 0, "offsets must start at 0 and not decrease"),
-            (self.offsets[-1] != self.num_updates, "the last offset must be the number of updates"),
-            (bool((np.diff(self.ends) < 0).any()), "rounds must not end before their predecessors"),
-            (bool(self.num_rounds and self.ends[0] < self.start), "the first round ends before it starts"),
-            (
-                bool(((self.client < 0) | (self.client >= self.num_clients)).any()),
-                f"clients must lie in 0 … {self.num_clients - 1}",
-            ),
-            (bool(((self.base < 0) | (self.base > number)).any()), "a base version must exist when its round starts"),
-        ]
-        for wrong, sentence in problems:
-            if wrong:
-                raise InputError(f"not a timeline: {sentence}")
+        _refuse(((self.base < 0) | (self.base > number)).any(), "a base version must exist when its round starts")
         same_round = np.diff(number) == 0
-        if bool((np.diff(self.client)[same_round] <= 0).any()):
-            raise InputError("not a timeline: inside a round clients must ascend, each once")
+        _refuse((np.diff(self.client)[same_round] <= 0).any(), "inside a round clients must ascend, each once")
         order = np.argsort(self.client, kind="stable")
         same_client = np.diff(self.client[order]) == 0
-        if bool((np.diff(self.job[order])[same_client] < 1).any()):
-            raise InputError("not a timeline: a client's job numbers must rise")
-        if bool((self.base[order][1:] <= number[order][:-1])[same_client].any()):
-            raise InputError(
-                "not a timeline: a client's job must start from a version made after its last contribution"
-            )
+        _refuse((np.diff(self.job[order])[same_client] < 1).any(), "a client's job numbers must rise")
+        _refuse(
+            (self.base[order][1:] <= number[order][:-1])[same_client].any(),
+            "a client's job must start from a version made after its last contribution",
+        )
 
     def equals(self, other: Timeline) -> bool:
         """Whether both hold the same rounds at the same exact times."""
@@ -216,6 +206,11 @@ class Timeline:
             f"Timeline({self.num_rounds} rounds, {self.num_updates} updates of {self.num_clients} clients, "
             f"time {float(self.start * self.unit):g} to {float(self.start * self.unit + self.duration):g})"
         )
+
+
+def _refuse(wrong: object, law: str) -> None:
+    if wrong:
+        raise InputError(f"not a timeline: {law}")
 
 
 class _Growing:

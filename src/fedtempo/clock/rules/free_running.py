@@ -84,9 +84,10 @@ def free_running(setting: Setting, *, wait: int | None) -> Iterator[Timeline]:
     everyone = np.arange(setting.num_clients, dtype=np.int32)
     begin, start, first_round = 0, 0, 0
     for updates in chunk_updates():
-        if begin >= MAX_TICKS:
+        stretch = min(_stretch(setting, wait, updates), MAX_TICKS - begin)
+        stretch -= stretch % (wait or 1)
+        if stretch <= 0:
             raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for less time")
-        stretch = _stretch(setting, wait, updates)
         first_job = state.job.copy()
         counts, moments = state.until(
             begin + stretch + 1, updates

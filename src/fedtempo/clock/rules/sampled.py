@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from fedtempo.clock.events import Action, Close, Event, Send, View
-from fedtempo.clock.setting import Setting, chunk_updates
+from fedtempo.clock.setting import Setting, add_up, chunk_updates
 from fedtempo.clock.streams import stream_key, uniforms
+from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.clock.waiting import State, WaitingRule
-from fedtempo.errors import InputError
+from fedtempo.errors import ClockOverflow, InputError
 
 
 @dataclass(frozen=True)
@@ -152,12 +153,12 @@ def _chunks(setting: Setting, sets: Any, size: int) -> Iterator[Timeline]:
         job = _count_up(client, done)
         took = setting.times.draw(client, job, seed=setting.seed) * setting.scale
         offsets = np.concatenate([[0], fresh.sum(axis=1).cumsum()])
-        ends = start + np.cumsum(np.maximum.reduceat(took, offsets[:-1]))
+        ends = add_up(start, np.maximum.reduceat(took, offsets[:-1]))
         number = np.repeat(np.arange(first, first + per_chunk, dtype=np.int32), np.diff(offsets))
-        yield Timeline(
+        chunk = Timeline(
             unit=setting.unit,
             num_clients=setting.num_clients,
-            ends=ends,
+            ends=np.concatenate([ends, np.full(per_chunk - len(ends), MAX_TICKS)]),
             offsets=offsets,
             client=client.astype(np.int32),
             base=number,
@@ -166,6 +167,9 @@ def _chunks(setting: Setting, sets: Any, size: int) -> Iterator[Timeline]:
             first_round=first,
             start=start,
         )
+        yield chunk[: len(ends)]
+        if len(ends) < per_chunk:
+            raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for less time")
         first, start = first + per_chunk, int(ends[-1])
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedtempo.clock.events import Action, Close, Event, View
-from fedtempo.clock.setting import Setting, chunk_updates
+from fedtempo.clock.setting import Setting, add_up, chunk_updates
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.waiting import State, WaitingRule, resend
 from fedtempo.errors import InputError
@@ -40,17 +40,17 @@ def _chunks(setting: Setting) -> Iterator[Timeline]:
         per_chunk = max(1, updates // len(clients))
         numbers = np.arange(first, first + per_chunk)
         slowest = setting.times.draw(clients, numbers[:, None], seed=setting.seed).max(axis=1) * setting.scale
-        ends = start + np.cumsum(slowest)
-        own = np.repeat(numbers.astype(np.int32), len(clients))
+        ends = add_up(start, slowest)
+        own = np.repeat(numbers[: len(ends)].astype(np.int32), len(clients))
         yield Timeline(
             unit=setting.unit,
             num_clients=len(clients),
             ends=ends,
-            offsets=np.arange(per_chunk + 1, dtype=np.int64) * len(clients),
-            client=np.tile(clients.astype(np.int32), per_chunk),
+            offsets=np.arange(len(ends) + 1, dtype=np.int64) * len(clients),
+            client=np.tile(clients.astype(np.int32), len(ends)),
             base=own,
             job=own,
             first_round=first,
             start=start,
         )
-        first, start = first + per_chunk, int(ends[-1])
+        first, start = first + len(ends), int(ends[-1])
