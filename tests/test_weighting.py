@@ -31,8 +31,6 @@ def test_the_closed_forms_of_the_paper() -> None:
     ]
     needed = zip([2, 4, 5, 14], p, strict=True)
     assert list(ft.weights(ft.FedFix("1/2"), times, importance=p)) == [w * n for n, w in needed]
-        w * n for n, w in zip([2, 4, 5, 14], p, strict=True)
-    ]
     assert list(ft.weights(ft.UniformSampling(3), times, importance=p)) == [w * Fraction(4, 3) for w in p]
     assert list(ft.weights(ft.MultinomialSampling(3), times, importance=p)) == [Fraction(1, 3)] * 4
     assert list(ft.weights(ft.Centralized(), ft.FixedTimes([3]))) == [1]
@@ -142,9 +140,7 @@ def test_discounts_show_in_applied_and_expected_weights(discount, formula, schem
     assert ft.expected_weights(scheme, times, rule=rule) == pytest.approx(q)
 
 
-@pytest.mark.parametrize(
-    "given", ["poly", "polynomial:0", "hinge:0:1", "hinge:1:2:3", "constant:2", "constant:x", ""]
-)
+@pytest.mark.parametrize("given", ["poly", "polynomial:0", "hinge:0:1", "hinge:1:2:3", "constant:2", "constant:x", ""])
 def test_a_wrong_discount_is_refused(given) -> None:
     with pytest.raises(ft.InputError, match="discount"):
         parse_discount(given)

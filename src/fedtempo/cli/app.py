@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Annotated
 
+import click
 import typer
 
 from fedtempo import __version__
@@ -55,12 +56,18 @@ app.command()(timeline)
 def main() -> None:
     """Run the command line."""
     try:
-        app()
+        code = app(standalone_mode=False)
+        if code == INTERRUPTED:  # what Typer makes of Ctrl-C
+            raise KeyboardInterrupt
         sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
     except FedtempoError as error:
         typer.echo(f"fedtempo: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except click.ClickException as error:  # an unknown option, a missing one
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
         typer.echo("fedtempo: interrupted", err=True)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader has gone, as in `fedtempo plan … | head`

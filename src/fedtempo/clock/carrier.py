@@ -17,6 +17,7 @@ from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import ClockOverflow
 
+_FIRST_BLOCK, _LAST_BLOCK = 32, 4096  # jobs drawn at once for a client: few at first, then as many as it has done
 _ORDER = {Arrived: 0, Failed: 1, Left: 2, Joined: 3}
 
 
@@ -36,8 +37,8 @@ class Carrier(Protocol):
 class Durations:
     """Ticks that each job takes, drawn in blocks: job by job, without the price of drawing one by one."""
 
-    def __init__(self, times: ClientTimes, *, scale: int, seed: int, block: int = 64) -> None:
-        self._times, self._scale, self._seed, self._block = times, scale, seed, block
+    def __init__(self, times: ClientTimes, *, scale: int, seed: int) -> None:
+        self._times, self._scale, self._seed = times, scale, seed
         self._fixed = None if times.random else self._draw_fixed()
         self._held: dict[int, tuple[int, list[int]]] = {}
 
@@ -54,8 +55,9 @@ class Durations:
             return self._fixed[client]
         first, held = self._held.get(client, (0, []))
         if not first <= job < first + len(held):
-            first = job - job % self._block
-            drawn = self._times.draw(np.array([client]), np.arange(first, first + self._block), seed=self._seed)
+            first = job
+            jobs = np.arange(first, first + min(max(_FIRST_BLOCK, job), _LAST_BLOCK))
+            drawn = self._times.draw(np.array([client]), jobs, seed=self._seed)
             held = [int(t) * self._scale for t in drawn]
             self._held[client] = (first, held)
         return held[job - first]

@@ -42,11 +42,13 @@ def exact(value: object, what: str = "number") -> Fraction:
     if isinstance(value, str):
         try:
             top, slash, bottom = value.strip().partition("/")
-            if not slash:
-                return _decimal(Decimal(top), what)
-            return _decimal(Decimal(top), what) / _decimal(Decimal(bottom), what)
-        except (InvalidOperation, ValueError, ZeroDivisionError):
+            over, under = Decimal(top), Decimal(bottom) if slash else Decimal(1)
+        except InvalidOperation:
             raise refuse from None
+        bottom_part = _decimal(under, what)
+        if bottom_part == 0:
+            raise refuse
+        return _decimal(over, what) / bottom_part
     raise refuse
 
 

@@ -1,0 +1,77 @@
+"""The public names: pinned, documented, readable twice, and the package starts without its heavy parts."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import fedtempo as ft
+
+ROOT = Path(__file__).parents[1]
+
+NAMES = """
+AsyncFedAvg Centralized ClientTimes ClockOverflow ConstantDiscount Cycle DataMissing Discounted ExponentialTimes
+FastestSampling FedAvg FedBuff FedFix FedtempoError FixedTimes HingeDiscount Identical ImportanceOnly InputError
+LogNormalTimes MultinomialSampling Participation Plan PolynomialDiscount ResultsConflict Scheme StagedFedFix TimeBased
+Timeline TraceTimes UniformSampling UniformTimes UnlawfulRule WaitingRule Weights compare expected_weights limit_cycle
+participation_of timeline timeline_chunks weights
+"""
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(ft.__all__) == sorted(["__version__", *NAMES.split()])
+    assert dir(ft) == sorted(ft.__all__)
+
+
+def test_every_name_can_be_read_twice() -> None:
+    code = (
+        "import importlib, fedtempo\n"
+        "first = {n: getattr(fedtempo, n) for n in fedtempo.__all__}\n"
+        "assert all(getattr(fedtempo, n) is first[n] for n in fedtempo.__all__)\n"
+        "assert all(not inspect.ismodule(v) for v in first.values())"
+    )
+    subprocess.run([sys.executable, "-c", "import inspect\n" + code], check=True)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert not hasattr(ft, "FedNothing")
+
+
+def test_everything_public_is_documented() -> None:
+    missing = []
+    for name in NAMES.split():
+        thing = getattr(ft, name)
+        if not inspect.getdoc(thing):
+            missing.append(name)
+        if inspect.isclass(thing):
+            for member, value in inspect.getmembers(thing):
+                plain = inspect.isfunction(value) or isinstance(value, property)
+                if plain and not member.startswith("_") and not inspect.getdoc(getattr(thing, member)):
+                    missing.append(f"{name}.{member}")
+    assert missing == []
+
+
+def test_no_module_bears_the_name_of_an_exported_function() -> None:
+    modules = {path.stem for path in (ROOT / "src" / "fedtempo").glob("*.py")}
+    modules |= {path.name for path in (ROOT / "src" / "fedtempo").iterdir() if path.is_dir()}
+    assert not modules & {name for name in NAMES.split() if inspect.isfunction(getattr(ft, name))}
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    code = "import sys, fedtempo; print([m for m in ('numpy', 'typer', 'rich') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert out.strip() == "[]"
+
+
+def test_it_runs_from_the_source_folder_alone() -> None:
+    code = "import runpy, sys; sys.argv = ['fedtempo', '--version']; runpy.run_module('fedtempo', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True
+    )
+    assert done.stdout == f"fedtempo {ft.__version__}\n"
+
+
+def test_the_changelog_knows_the_version() -> None:
+    assert f"## {ft.__version__}" in (ROOT / "CHANGELOG.md").read_text()
