@@ -173,11 +173,11 @@ def _aggregations(axes: Axes, setting: Setting, line: Timeline, clients: int) ->
     size = 30 if line.num_rounds <= 60 else 14 if not dense else 5
     for which, fill in ((filled, _INK), (~filled, "white")):
         level = np.full(int(which.sum()), -1.1)
-        axes.scatter(ends[which], level, s=size, facecolor=fill, edgecolor=_INK, zorder=4)
+        axes.scatter(ends[which], level, s=size, facecolor=fill, edgecolor=_INK, zorder=4, clip_on=False)
     if setting.rule.returns_to_contributors and line.num_updates <= 4000:
         when = ends[line.round_of_update - line.first_round]
         heads = float(np.clip(700.0 / clients, 8, 34)) * (0.35 if dense else 1.0)
-        axes.scatter(when, line.client - 0.36, s=heads, marker="v", color=_INK, linewidth=0, zorder=5)
+        axes.scatter(when, line.client - 0.36, s=heads, marker="v", color=_INK, linewidth=0, zorder=5, clip_on=False)
     if line.num_rounds <= 40:
         previous = -1.0
         for n, end in enumerate(ends.tolist(), start=line.first_round + 1):

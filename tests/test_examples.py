@@ -1,0 +1,61 @@
+"""Examples print what is kept beside them, and the README's commands and code run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def output(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_an_example_prints_what_is_kept(path: Path, tmp_path: Path) -> None:
+    assert output([sys.executable, str(path)], tmp_path) == path.with_suffix(".out").read_text()
+
+
+COMMANDS = [line for block in blocks("console") for line in block.splitlines() if line.startswith("fedtempo ")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme_runs(command: str, tmp_path: Path) -> None:
+    assert output([sys.executable, "-m", *shlex.split(command)], tmp_path)
+
+
+def test_the_plan_in_the_readme_is_what_is_printed(tmp_path: Path) -> None:
+    [shown] = blocks("text")
+    assert output([sys.executable, "-m", *shlex.split(COMMANDS[0])], tmp_path) == shown
+
+
+def test_the_code_of_the_readme_runs_and_prints_what_it_says(tmp_path: Path) -> None:
+    [code] = blocks("python")
+    said = re.findall(r"^print\(.*\)\s+# ([\d/ ]+)$", code, re.MULTILINE)
+    printed = output([sys.executable, "-c", code], tmp_path).splitlines()
+    assert len(said) == 3
+    assert [printed[0], printed[1], printed[3]] == said
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    broken = [
+        f"{page.name}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
