@@ -8,6 +8,7 @@ Closed form where there is one, else the exact limit cycle, else a long run with
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -33,6 +34,8 @@ from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.importance import Importance
 from fedtempo.races import MAX_CLIENTS, expected_maximum, exponential_race
+
+log = logging.getLogger(__name__)
 
 EXACT_CLIENTS = 1000
 """Up to how many clients rationals are kept beside floats: their digits grow with the number of clients."""
@@ -71,6 +74,7 @@ class LongRun:
     @cached_property
     def observation(self) -> Observation:
         """A run of up to a million rounds: to the end of its limit cycle, where one is found."""
+        log.info("running the clock of %r to find its limit cycle, or to estimate", self.rule)
         return observe(self.record)
 
     @cached_property

@@ -53,7 +53,7 @@ def window(run: LongRun) -> int | None:
     closed = closed_window(run.rule, run.times)
     if closed is not None:
         return closed
-    if run.times.random or isinstance(run.rule, (WaitForNext, FixedInterval)):
+    if run.times.random or (isinstance(run.times, FixedTimes) and isinstance(run.rule, (WaitForNext, FixedInterval))):
         return None
     cycle = run.observation.cycle
     return None if cycle is None else cycle.length

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Generator, Iterable, Iterator
+from itertools import repeat
 from typing import Protocol
 
 import numpy as np
@@ -55,12 +56,23 @@ class Durations:
             return self._fixed[client]
         first, held = self._held.get(client, (0, []))
         if not first <= job < first + len(held):
-            first = job
-            jobs = np.arange(first, first + min(max(_FIRST_BLOCK, job), _LAST_BLOCK))
-            drawn = self._times.draw(np.array([client]), jobs, seed=self._seed)
-            held = [int(t) * self._scale for t in drawn]
-            self._held[client] = (first, held)
+            first, held = self._held[client] = job, self._block(client, job)
         return held[job - first]
+
+    def of(self, client: int) -> Iterator[Tick]:
+        """The durations of a client's jobs, from the first on."""
+        if self._fixed is not None:
+            yield from repeat(self._fixed[client])
+        job = 0
+        while True:
+            block = self._block(client, job)
+            yield from block
+            job += len(block)
+
+    def _block(self, client: int, first: int) -> list[Tick]:
+        jobs = np.arange(first, first + min(max(_FIRST_BLOCK, first), _LAST_BLOCK))
+        drawn = self._times.draw(np.array([client]), jobs, seed=self._seed)
+        return [int(t) * self._scale for t in drawn.tolist()]
 
 
 class VirtualCarrier:

@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from fedtempo.clock.setting import Setting
-from fedtempo.clock.ticks import text
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
@@ -169,7 +168,9 @@ def _aggregations(axes: Axes, setting: Setting, line: Timeline, clients: int) ->
     first = line.offsets[:-1]
     lowest = np.full(line.num_rounds, -1.1)
     lowest[filled] = np.maximum.reduceat(line.client, first[filled]) if filled.any() else 0
-    axes.vlines(ends[filled], -1.1, lowest[filled] - 0.31, color=_INK, linewidth=width, alpha=0.6, zorder=0)
+    axes.vlines(
+        ends[filled], -1.1, lowest[filled] - 0.31, color=_INK, linewidth=width, alpha=0.3 if dense else 0.6, zorder=0
+    )
     size = 30 if line.num_rounds <= 60 else 14 if not dense else 5
     for which, fill in ((filled, _INK), (~filled, "white")):
         level = np.full(int(which.sum()), -1.1)
@@ -201,4 +202,4 @@ def _legend(figure: Figure, axes: Axes, jobs: _Jobs, colours: ListedColormap, no
 
 def title_of(label: str, clients: int, line: Timeline) -> str:
     """What the picture shows, in a line."""
-    return f"{label}: {clients} clients, {line.num_rounds} rounds, {line.num_updates} updates, unit {text(line.unit)}"
+    return f"{label}: {clients} clients, {line.num_rounds} rounds, {line.num_updates} updates"

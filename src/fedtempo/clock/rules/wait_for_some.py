@@ -6,7 +6,7 @@ Updates beyond m stay for the next round, in order of arrival and then of index,
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,9 +16,15 @@ from fedtempo.clock.carrier import Durations
 from fedtempo.clock.events import Action, Close, Event, View
 from fedtempo.clock.setting import Setting, chunk_updates
 from fedtempo.clock.ticks import MAX_TICKS
-from fedtempo.clock.timeline import Timeline
+from fedtempo.clock.timeline import I64, Timeline
+from fedtempo.clock.times import FixedTimes
 from fedtempo.clock.waiting import State, WaitingRule, resend
 from fedtempo.errors import ClockOverflow, InputError
+
+_ARRAYS_PAY = 16  # updates a round from which on arrays are faster than a heap
+
+_Race = Callable[[int], tuple[I64, I64]]
+"""Runs a number of rounds: their ends, and the clients of each, `size` by `size`."""
 
 
 @dataclass(frozen=True)
@@ -49,40 +55,89 @@ class WaitForSome(WaitingRule):
 
 
 def _chunks(setting: Setting, size: int) -> Iterator[Timeline]:
-    """A heap of (arrival, client), each packed into one whole number; a round is the `size` smallest."""
+    """Who is in which round comes from a race; versions and job numbers follow from that, a chunk at once."""
+    fixed = isinstance(setting.times, FixedTimes)
+    race = _array_race(setting, size) if fixed and size >= _ARRAYS_PAY else _heap_race(setting, size)
     clients = setting.num_clients
-    duration = Durations(setting.times, scale=setting.scale, seed=setting.seed)
-    heap = [duration(i, 0) * clients + i for i in range(clients)]
-    heapq.heapify(heap)
-    base, job = [0] * clients, [0] * clients
-    version, start, now = 0, 0, 0
-    pop, push = heapq.heappop, heapq.heappush
+    base, job = np.zeros(clients, dtype=np.int64), np.zeros(clients, dtype=np.int64)
+    version, start = 0, 0
     for updates in chunk_updates():
-        per_chunk = max(1, updates // size)
-        ends, who, bases, jobs = [], [], [], []
-        for _ in range(per_chunk):
-            taken = [pop(heap) for _ in range(size)]
-            now = max(now, taken[-1] // clients)
-            version += 1
-            for i in sorted([packed % clients for packed in taken]):
-                who.append(i)
-                bases.append(base[i])
-                jobs.append(job[i])
-                base[i] = version
-                job[i] += 1
-                push(heap, (now + duration(i, job[i])) * clients + i)
-            ends.append(now)
-        if now >= MAX_TICKS:
-            raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for less time")
+        ends, who = race(max(1, updates // size))
+        number = version + np.repeat(np.arange(len(ends)), size)
+        order = np.argsort(who, kind="stable")
+        counts = np.bincount(who, minlength=clients)
+        first = (np.cumsum(counts) - counts)[counts > 0]
+        bases, jobs = np.empty(len(who), dtype=np.int64), np.empty(len(who), dtype=np.int64)
+        bases[order[1:]] = number[order[:-1]] + 1
+        bases[order[first]] = base[counts > 0]
+        jobs[order] = np.arange(len(who)) - np.repeat(np.cumsum(counts) - counts - job, counts)
+        base[who] = number + 1
+        job += counts
         yield Timeline(
             unit=setting.unit,
             num_clients=clients,
-            ends=np.array(ends, dtype=np.int64),
-            offsets=np.arange(per_chunk + 1, dtype=np.int64) * size,
-            client=np.array(who, dtype=np.int32),
-            base=np.array(bases, dtype=np.int32),
-            job=np.array(jobs, dtype=np.int32),
-            first_round=version - per_chunk,
+            ends=ends,
+            offsets=np.arange(len(ends) + 1, dtype=np.int64) * size,
+            client=who.astype(np.int32),
+            base=bases.astype(np.int32),
+            job=jobs.astype(np.int32),
+            first_round=version,
             start=start,
         )
-        start = now
+        version, start = version + len(ends), int(ends[-1])
+
+
+def _heap_race(setting: Setting, size: int) -> _Race:
+    """A heap of arrivals, each packed with its client into one whole number; a round is the `size` smallest."""
+    clients = setting.num_clients
+    durations = Durations(setting.times, scale=setting.scale, seed=setting.seed)
+    following = [durations.of(i).__next__ for i in range(clients)]
+    heap = [following[i]() * clients + i for i in range(clients)]
+    heapq.heapify(heap)
+    pop, push = heapq.heappop, heapq.heappush
+    now = 0
+
+    def race(rounds: int) -> tuple[I64, I64]:
+        nonlocal now
+        ends, who = [], []
+        for _ in range(rounds):
+            taken = [pop(heap) for _ in range(size)]
+            now = max(now, taken[-1] // clients)
+            chosen = sorted([packed % clients for packed in taken])
+            for i in chosen:
+                push(heap, (now + following[i]()) * clients + i)
+            ends.append(now)
+            who += chosen
+        if now >= MAX_TICKS:
+            raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for less time")
+        return np.array(ends, dtype=np.int64), np.array(who, dtype=np.int64)
+
+    return race
+
+
+def _array_race(setting: Setting, size: int) -> _Race:
+    """The same for fixed times with all arrivals in one array, which pays when many are taken at once."""
+    clients = setting.num_clients
+    everyone = np.arange(clients)
+    duration = setting.times.draw(everyone, np.zeros_like(everyone)) * setting.scale
+    if int(duration.max()) >= MAX_TICKS // clients:
+        raise ClockOverflow("the times do not fit a 64-bit clock of so many clients; round them to fewer digits")
+    step = duration * clients + everyone
+    arrivals = step.copy()
+    now = 0
+
+    def race(rounds: int) -> tuple[I64, I64]:
+        nonlocal now
+        ends, who = np.empty(rounds, dtype=np.int64), np.empty((rounds, size), dtype=np.int64)
+        for n in range(rounds):
+            chosen = np.argpartition(arrivals, size - 1)[:size]
+            now = max(now, int(arrivals[chosen].max()) // clients)
+            chosen.sort()
+            arrivals[chosen] = step[chosen] + now * clients
+            ends[n] = now
+            who[n] = chosen
+            if now >= MAX_TICKS // clients:
+                raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for less time")
+        return ends, who.ravel()
+
+    return race
