@@ -352,5 +352,6 @@ def test_colour_only_where_it_is_wanted() -> None:
 def test_verbose_and_quiet(run) -> None:
     words = shlex.split("plan --times 1,2 --scheme async --json")
     assert "planning" in run("-v", *words)[2]
+    assert "planning" in run(*words, "-v")[2]
     assert run(*words)[2] == ""
     assert run("-q", *words)[2] == ""

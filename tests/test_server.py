@@ -10,7 +10,15 @@ from fractions import Fraction
 import pytest
 
 from fedtempo.clock.events import Arrived, Deadline, Failed, Job, Joined, Left
-from fedtempo.clock.rules import FixedInterval, MultinomialSample, UniformSample, WaitForAll, WaitForNext, WaitForSome
+from fedtempo.clock.rules import (
+    FastestClients,
+    FixedInterval,
+    MultinomialSample,
+    UniformSample,
+    WaitForAll,
+    WaitForNext,
+    WaitForSome,
+)
 from fedtempo.clock.server import Server
 from fedtempo.errors import InputError
 
@@ -155,6 +163,15 @@ def test_time_does_not_go_back() -> None:
     [job] = server.start(5)
     with pytest.raises(InputError, match="went back"):
         server.tell(Arrived(job), 4)
+
+
+def test_rules_hear_of_measures() -> None:
+    server = Server(FastestClients(1), range(3), unit=Fraction(1), measures={"mean_time": {0: 3, 1: 2, 2: 5}})
+    [job] = server.start()
+    assert job.client == 1
+    server.note("mean_time", 2, 1)
+    _, [following] = server.tell(Arrived(job), 4)
+    assert following.client == 2
 
 
 def test_a_snapshot_of_another_format_is_refused() -> None:

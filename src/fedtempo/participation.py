@@ -30,7 +30,7 @@ from fedtempo.clock.rules import (
     WaitForSome,
 )
 from fedtempo.clock.setting import Setting
-from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.importance import Importance
 from fedtempo.races import MAX_CLIENTS, expected_maximum, exponential_race
@@ -150,28 +150,32 @@ def _closed_form(rule: WaitingRule, times: ClientTimes, importance: Importance) 
 
 def _rounds_per_time(rule: WaitingRule, times: ClientTimes, importance: Importance) -> Fraction | float | None:
     clients = times.num_clients
-    fixed = None if times.random or times.longest() != times.exact_mean_time else times.exact_mean_time
+    fixed = times if isinstance(times, FixedTimes) else None
     match rule:
         case FixedInterval(wait=wait):
             return 1 / wait
         case WaitForNext():
             return float((1.0 / times.mean_time).sum())
         case WaitForAll():
-            longest = max(fixed) if fixed is not None else expected_maximum(times) if times.random else None
+            if fixed is not None:
+                return 1 / (int(fixed.ticks.max()) * fixed.unit)
+            longest = expected_maximum(times) if times.random else None
             return None if longest is None else 1 / longest
         case WaitForSome(size=size) if times.memoryless and clients <= MAX_CLIENTS:
             return 1 / exponential_race(times.mean_time, size)[1]
         case UniformSample(size=size) if fixed is not None and clients <= EXACT_CLIENTS:
             ways = math.comb(clients, size)  # the k-th fastest is the slowest of C(k−1, m−1) samples
-            return ways / sum((t * math.comb(k, size - 1) for k, t in enumerate(sorted(fixed))), Fraction(0))
+            return ways / sum(
+                (t * math.comb(k, size - 1) for k, t in enumerate(sorted(fixed.exact_mean_time))), Fraction(0)
+            )
         case MultinomialSample(size=size) if fixed is not None and clients <= EXACT_CLIENTS:
             slowest, reached = Fraction(0), Fraction(0)
-            for t, p in sorted(zip(fixed, importance.exact, strict=True)):
+            for t, p in sorted(zip(fixed.exact_mean_time, importance.exact, strict=True)):
                 slowest += t * ((reached + p) ** size - reached**size)
                 reached += p
             return 1 / slowest
         case FastestClients(size=size) if fixed is not None:
-            return 1 / sorted(fixed)[size - 1]
+            return 1 / (int(np.sort(fixed.ticks)[size - 1]) * fixed.unit)
     return None
 
 

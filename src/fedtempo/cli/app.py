@@ -6,7 +6,6 @@ everything else to standard error.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from typing import Annotated
@@ -15,6 +14,7 @@ import click
 import typer
 
 from fedtempo import __version__
+from fedtempo.cli.options import Quiet, Verbose, set_loudness
 from fedtempo.cli.plan import plan
 from fedtempo.cli.timeline import timeline
 from fedtempo.errors import INTERRUPTED, FedtempoError
@@ -38,15 +38,14 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def root(
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more; twice for everything.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but results and errors.")] = False,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     """Asynchronous federated learning at every client's own tempo."""
-    level = logging.ERROR if quiet else [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr, force=True)
+    set_loudness(verbose, quiet)
 
 
 app.command()(plan)

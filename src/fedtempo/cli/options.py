@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
+import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -78,12 +80,21 @@ ImportanceText = Annotated[
     str | None, typer.Option("--importance", help="p_i as a list 0.5,1/4,1/4.", show_default="equal")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of random times and sampling.")]
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more; twice for everything.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but results and errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON document instead of tables.")]
 
 T = TypeVar("T")
 _SPREAD_NAME = re.compile(r"[Ff](\d+(?:\.\d+)?)")
 _TRACE_LAWS = ("replay", "bootstrap")
+_LOUDNESS = [logging.WARNING, logging.INFO, logging.DEBUG]
 _LAWS = ("fixed", "exponential", "lognormal", "uniform")
+
+
+def set_loudness(verbose: int, quiet: bool) -> None:
+    """How much standard logging says on standard error."""
+    level = logging.ERROR if quiet else _LOUDNESS[min(verbose, 2)]
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr, force=True)
 
 
 def read_times(

@@ -14,6 +14,7 @@ from fedtempo.cli.options import (
     Clients,
     ImportanceText,
     Law,
+    Quiet,
     Resolution,
     Samples,
     SchemeNames,
@@ -21,10 +22,12 @@ from fedtempo.cli.options import (
     Spread,
     Stages,
     Times,
+    Verbose,
     Waits,
     read_importance,
     read_schemes,
     read_times,
+    set_loudness,
 )
 
 log = logging.getLogger(__name__)
@@ -52,6 +55,8 @@ def plan(
     seed: Seed = 0,
     details: Annotated[bool, typer.Option("--details", help="Also show every client.")] = False,
     as_json: AsJson = False,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
 ) -> None:
     """Compare schemes for clients of unequal speed: pace, staleness, windows, weights.
 
@@ -60,6 +65,8 @@ def plan(
     from fedtempo.planning import compare
     from fedtempo.weighting import Discounted, parse_discount, weight_rule
 
+    if verbose or quiet:
+        set_loudness(verbose, quiet)
     known = read_times(times, clients, law, spread, resolution)
     chosen = read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
     rule = weight_rule(weights)

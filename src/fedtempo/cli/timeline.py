@@ -15,6 +15,7 @@ from fedtempo.cli.options import (
     Clients,
     ImportanceText,
     Law,
+    Quiet,
     Resolution,
     Samples,
     SchemeNames,
@@ -22,10 +23,12 @@ from fedtempo.cli.options import (
     Spread,
     Stages,
     Times,
+    Verbose,
     Waits,
     read_importance,
     read_schemes,
     read_times,
+    set_loudness,
 )
 from fedtempo.clock.generate import whole
 from fedtempo.clock.setting import Setting
@@ -58,8 +61,12 @@ def timeline(
         Path | None, typer.Option("--out", help="Draw it: timeline.svg, .png or .pdf.", show_default=False)
     ] = None,
     as_json: AsJson = False,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
 ) -> None:
     """Show the rounds of one scheme: when each ends, who contributes, from which model version."""
+    if verbose or quiet:
+        set_loudness(verbose, quiet)
     known = read_times(times, clients, law, spread, resolution)
     chosen = read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
     if chosen is None or len(chosen) != 1:

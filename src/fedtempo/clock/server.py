@@ -78,6 +78,10 @@ class Server:
         self._state, action = self.rule.decide(self._state, event, self._view())
         return self._act(action)
 
+    def note(self, name: str, client: int, value: object) -> None:
+        """Remember a measure of a client, such as its last loss, for rules that choose by it."""
+        self.measures[name] = {**self.measures.get(name, {}), client: value}
+
     def _book(self, event: Event) -> bool:
         """Enter the event; False if there is nothing to tell the rule."""
         match event:

@@ -69,7 +69,7 @@ def _show_pace(out: Console, plan: Plan) -> None:
             _short(s.updates_per_time),
             f"{s.idle_share:.0%}",
             _short(s.mean_delay),
-            f"{'' if s.max_delay_exact else '≥ '}{s.max_delay}",
+            _delay(s),
             "–" if step is None else _short(step),
         )
     out.print(pace)
@@ -131,6 +131,12 @@ def show_timeline(line: Timeline, label: str, *, most: int = 40) -> None:
     stale = line.staleness
     if len(stale):
         out.print(f"delay: mean {_short(stale.mean())}, largest {stale.max()}; live versions: at most {_live(line)}")
+
+
+def _delay(scheme: SchemePlan) -> str:
+    if scheme.max_delay_exact:
+        return str(scheme.max_delay)
+    return f"≥ {scheme.max_delay}" if scheme.max_delay_bound is None else f"{scheme.max_delay}–{scheme.max_delay_bound}"
 
 
 def _live(line: Timeline) -> int:
