@@ -202,7 +202,12 @@ BAD = {
     "timeline --times 1,2 --until 5 --scheme fedfix": "one scheme",
     "timeline --times 1,2 --until 5 --scheme async --out x.bmp": "svg, png, pdf",
     "timeline --times 1,2 --until 5 --scheme async --out /no/such/folder/x.svg": "create it first",
-    "timeline --times 1,2 --until 1e40 --scheme async": "64-bit",
+    "timeline --times 1,2 --until 1e40 --scheme async": "make it at most",
+    "timeline --times 1,2 --until 1e9 --scheme async": "timeline_chunks",
+    "timeline --times 1,2 --until 100 --scheme fedfix --wait 1e-9": "make it at most",
+    "timeline --times 1,2 --until 1e5 --scheme async --out x.svg": "readable",
+    "timeline --times 1e-15,1 --until 1e4 --scheme fedavg": "make it at most",
+    "timeline --times 0.1234567891234567,1e5 --until 1e6 --scheme fedavg": "64-bit",
     "timeline --times 1,2 --scheme async": "--until",
     "plan": "--times",
     "plan --times 1,2 --scheme fedbuff --buffer two": "two",
@@ -309,7 +314,7 @@ def test_an_interrupt_exits_with_130() -> None:
         sys.executable,
         "-m",
         "fedtempo",
-        *shlex.split("timeline --clients 1000 --times F80 --until 100000 --scheme async"),
+        *shlex.split("timeline --clients 1000 --times F80 --until 20000 --scheme async"),
     ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         time.sleep(2.0)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.clock.trace import TraceTimes
 
 MAX_CLIENTS = 500
 """Up to how many clients the integrals are worked out."""
@@ -31,6 +32,9 @@ def expected_maximum(times: ClientTimes) -> float | None:
         assert done is not None
         return float(1.0 - np.prod(done))
 
+    if isinstance(times, TraceTimes):  # a step function: its integral is a sum
+        steps = np.concatenate([[0.0], times.steps()])
+        return float(sum(width * unfinished(t) for t, width in zip(steps.tolist(), np.diff(steps), strict=False)))
     nodes, weights = _grid(unfinished, float(times.mean_time.max()))
     return float(sum(w * unfinished(t) for t, w in zip(nodes.tolist(), weights.tolist(), strict=True)))
 

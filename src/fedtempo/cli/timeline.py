@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,6 +42,8 @@ from fedtempo.schemes import Scheme
 log = logging.getLogger(__name__)
 
 FORMAT = 1
+MAX_LISTED = 50_000_000
+MAX_DRAWN = 20_000
 
 
 def timeline(
@@ -76,7 +79,13 @@ def timeline(
     setting = Setting.of(
         chosen[0].waiting, known, Importance(read_importance(importance), known.num_clients).values, seed
     )
+    _check_length(setting, horizon)
     line = whole(setting, until=horizon)
+    if out is not None and line.num_updates > MAX_DRAWN:
+        raise InputError(
+            f"--out: {line.num_updates} updates make no readable picture; make --until at most "
+            f"about {float(horizon) * MAX_DRAWN / line.num_updates:.2g}"
+        )
     if out is not None:
         from fedtempo.report.timeline_figure import save_timeline, title_of
 
@@ -91,6 +100,17 @@ def timeline(
         from fedtempo.report.tables import show_timeline
 
         show_timeline(line, chosen[0].label)
+
+
+def _check_length(setting: Setting, horizon: Fraction) -> None:
+    """Refuse what would not fit in memory: every client busy all the time, and every interval of the rule."""
+    per_time = float((1.0 / setting.times.mean_time).sum()) + sum(1.0 / float(wait) for wait in setting.rule.waits)
+    expected = float(horizon) * per_time
+    if expected > MAX_LISTED:
+        raise InputError(
+            f"--until: {text(horizon)} makes up to {expected:.2g} updates and rounds, more than a command lists; "
+            f"make it at most {MAX_LISTED / per_time:.2g}, or stream them with fedtempo.timeline_chunks in Python"
+        )
 
 
 def document(scheme: Scheme, line: Timeline, until: str) -> dict[str, Any]:
