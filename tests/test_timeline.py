@@ -97,8 +97,9 @@ def test_a_horizon_before_the_first_round_says_when_it_ends() -> None:
 def test_without_an_end_there_is_no_timeline() -> None:
     with pytest.raises(ft.InputError, match="until="):
         ft.timeline(ft.FedAvg(), F80)
-    with pytest.raises(ft.InputError, match="rounds"):
-        ft.timeline(ft.FedAvg(), F80, rounds=0)
+    for run in (ft.timeline, ft.timeline_chunks):
+        with pytest.raises(ft.InputError, match="rounds"):
+            run(ft.FedAvg(), F80, rounds=0)
 
 
 def test_overflow_is_an_error_and_not_a_wrong_number() -> None:

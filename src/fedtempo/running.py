@@ -10,6 +10,7 @@ from fedtempo.clock.setting import Setting
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes
+from fedtempo.errors import InputError
 from fedtempo.importance import Importance
 from fedtempo.schemes import Scheme
 
@@ -27,7 +28,7 @@ def timeline(
     importance: Iterable[Exact] | None = None,
     seed: int = 0,
 ) -> Timeline:
-    """The rounds that end at or before `until` (or the first `rounds`), in memory.
+    """The rounds that end at or before `until`, or the first `rounds`, or what comes first of both; in memory.
 
     `importance` matters to multinomial sampling only, `seed` to random times and sampling.
     """
@@ -43,7 +44,12 @@ def timeline_chunks(
     importance: Iterable[Exact] | None = None,
     seed: int = 0,
 ) -> Iterator[Timeline]:
-    """As `timeline`, in consecutive pieces: memory stays flat however long the run; without an end it never stops."""
+    """As `timeline`, in consecutive pieces: memory stays flat however long the run; without an end it goes on and on.
+
+    Where no round ends by `until` there are no pieces.
+    """
+    if rounds is not None and rounds < 1:
+        raise InputError(f"rounds: {rounds} is below 1; give the number of rounds")
     return stream(_setting(scheme, times, importance, seed), until=until, max_rounds=rounds)
 
 

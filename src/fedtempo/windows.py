@@ -72,9 +72,11 @@ def practical_window(run: LongRun) -> int | None:
     if enough is None or enough * share.sum() > MAX_UPDATES:
         return None
     scan = _LastWrong(share, run.participation.exact)
+    seen = 0
     for chunk in run.record.rounds(enough):
         scan.note(chunk)
-    return scan.last + 1
+        seen += chunk.num_rounds
+    return scan.last + 1 if seen >= enough else None
 
 
 def _every(period: int) -> int:

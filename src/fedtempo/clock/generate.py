@@ -25,7 +25,7 @@ def stream(
     setting: Setting, *, until: Exact | None = None, max_rounds: int | None = None, by_rule: bool = False
 ) -> Iterator[Timeline]:
     """The rounds that end at or before `until`, at most `max_rounds`, in chunks; `by_rule` asks the rule itself."""
-    last = MAX_TICKS
+    last = MAX_TICKS - 1
     if until is not None:
         horizon = exact(until, "until")
         if horizon <= 0:
@@ -42,10 +42,12 @@ def stream(
             left -= inside.num_rounds
         if inside.num_rounds:
             yield inside
-        if inside.num_rounds < chunk.num_rounds or left == 0:
-            if until is None and left != 0:
-                raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for fewer rounds")
+        if left == 0:
             return
+        if inside.num_rounds < chunk.num_rounds:
+            break
+    if until is None:
+        raise ClockOverflow("no further round ends within what a 64-bit clock can count; ask for fewer rounds")
 
 
 def whole(
@@ -59,15 +61,13 @@ def whole(
     parts = stream(setting, until=until, max_rounds=max_rounds, by_rule=by_rule)
     head = next(parts, None)
     if head is None:
-        first = next(stream(setting, max_rounds=1, by_rule=by_rule), None)
-        if first is None:
-            raise InputError(f"{setting.rule!r} never ends a round with these clients")
+        first = next(stream(setting, max_rounds=1, by_rule=by_rule))
         end = int(first.ends[0]) * setting.unit
         raise InputError(f"until: {until} is before the end of the first round; make it at least {text(end)}")
     return Timeline.joined(chain([head], parts))
 
 
-def asked(setting: Setting, last: int = MAX_TICKS) -> Iterator[tuple[Timeline, list[int | None]]]:
+def asked(setting: Setting, last: int = MAX_TICKS - 1) -> Iterator[tuple[Timeline, list[int | None]]]:
     """The law: the rule on a virtual carrier, rounds packed into chunks, with the rule's phase before each round."""
     server, probe = (
         Server(
@@ -120,21 +120,28 @@ class Recording:
         self._source = stream(setting)
 
     def rounds(self, count: int) -> Iterator[Timeline]:
-        """The first `count` rounds, in chunks."""
+        """The first `count` rounds, in chunks; fewer if the clock cannot count as far."""
         done = 0
         for chunk in self._held:
             if done >= count:
                 return
             yield chunk[: count - done]
             done += chunk.num_rounds
-        while done < count and self._room > 0:
-            chunk = next(self._source)
-            self._held.append(chunk)
-            self._room -= chunk.num_updates
-            yield chunk[: count - done]
-            done += chunk.num_rounds
-        if done < count:
-            yield from _after(stream(self.setting, max_rounds=count), done)
+        try:
+            while done < count and self._room > 0:
+                following = next(self._source, None)
+                if following is None:
+                    return
+                self._held.append(following)
+                self._room -= following.num_updates
+                yield following[: count - done]
+                done += following.num_rounds
+            if done < count:
+                yield from _after(stream(self.setting, max_rounds=count), done)
+        except ClockOverflow:
+            if not self._held:
+                raise
+            self._source = iter(())
 
 
 def _after(chunks: Iterator[Timeline], number: int) -> Iterator[Timeline]:

@@ -16,8 +16,8 @@ from fedtempo.clock.setting import Setting, chunk_updates
 from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.timeline import I32, I64, Timeline
 from fedtempo.clock.times import FixedTimes
-from fedtempo.errors import ClockOverflow
 
+_NEVER = 2 * MAX_TICKS
 _MAX_CHUNK_ROUNDS = (1 << 16) - 1  # so that a round's place in its chunk fits 16 bits, which sort by counting
 
 
@@ -34,10 +34,9 @@ class _Clients:
 
     def _durations(self, client: I64, job: I64) -> I64:
         """Ticks from being sent a model to contributing, for each job."""
+        scale = self._setting.scale
         drawn = self._setting.times.draw(client, job, seed=self._setting.seed)
-        if int(drawn.max(initial=0)) * self._setting.scale >= MAX_TICKS:
-            raise ClockOverflow("a job's time does not fit a 64-bit clock; round the times and waits to fewer digits")
-        drawn = drawn * self._setting.scale
+        drawn = np.minimum(drawn, MAX_TICKS // scale + 1) * scale  # what is longer than the clock never comes back
         return drawn if self._wait is None else -(-drawn // self._wait) * self._wait
 
     def until(self, tick: int, about: int) -> tuple[I64, I64]:
@@ -61,9 +60,9 @@ class _Clients:
         while len(active):
             begin = counts[active]
             drawn = self._durations(active[:, None], (self.job[active] + begin)[:, None] + np.arange(1, width + 1))
-            moments = np.concatenate([self.due[active][:, None], drawn], axis=1).cumsum(axis=1)
-            if int(moments.max()) >= MAX_TICKS or int(moments.min()) < 0:
-                raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for less time")
+            steps = np.concatenate([self.due[active][:, None], drawn], axis=1)
+            beyond = steps.astype(np.float64).cumsum(axis=1) >= _NEVER
+            moments = np.where(beyond, _NEVER, steps.cumsum(axis=1))
             inside = np.minimum((moments < tick).sum(axis=1), width)
             counts[active] += inside
             self.due[active] = moments[np.arange(len(active)), inside]
@@ -87,7 +86,7 @@ def free_running(setting: Setting, *, wait: int | None) -> Iterator[Timeline]:
         stretch = min(_stretch(setting, wait, updates), MAX_TICKS - begin)
         stretch -= stretch % (wait or 1)
         if stretch <= 0:
-            raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for less time")
+            return
         first_job = state.job.copy()
         counts, moments = state.until(
             begin + stretch + 1, updates

@@ -41,6 +41,8 @@ def _chunks(setting: Setting) -> Iterator[Timeline]:
         numbers = np.arange(first, first + per_chunk)
         slowest = setting.times.draw(clients, numbers[:, None], seed=setting.seed).max(axis=1) * setting.scale
         ends = add_up(start, slowest)
+        if not len(ends):
+            return
         own = np.repeat(numbers[: len(ends)].astype(np.int32), len(clients))
         yield Timeline(
             unit=setting.unit,

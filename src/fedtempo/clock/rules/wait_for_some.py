@@ -19,12 +19,12 @@ from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import FixedTimes
 from fedtempo.clock.waiting import State, WaitingRule, resend
-from fedtempo.errors import ClockOverflow, InputError
+from fedtempo.errors import InputError
 
 _ARRAYS_PAY = 16  # updates a round from which on arrays are faster than a heap
 
 _Race = Callable[[int], tuple[I64, I64]]
-"""Runs a number of rounds: their ends, and the clients of each, `size` by `size`."""
+"""Runs a number of rounds, fewer where the clock ends: their ends, and the clients of each, `size` by `size`."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ def _chunks(setting: Setting, size: int) -> Iterator[Timeline]:
     version, start = 0, 0
     for updates in chunk_updates():
         ends, who = race(max(1, updates // size))
+        if not len(ends):
+            return
         number = version + np.repeat(np.arange(len(ends)), size)
         order = np.argsort(who, kind="stable")
         counts = np.bincount(who, minlength=clients)
@@ -103,13 +105,13 @@ def _heap_race(setting: Setting, size: int) -> _Race:
         for _ in range(rounds):
             taken = [pop(heap) for _ in range(size)]
             now = max(now, taken[-1] // clients)
+            if now >= MAX_TICKS:
+                break
             chosen = sorted([packed % clients for packed in taken])
             for i in chosen:
                 push(heap, (now + following[i]()) * clients + i)
             ends.append(now)
             who += chosen
-        if now >= MAX_TICKS:
-            raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for less time")
         return np.array(ends, dtype=np.int64), np.array(who, dtype=np.int64)
 
     return race
@@ -117,27 +119,25 @@ def _heap_race(setting: Setting, size: int) -> _Race:
 
 def _array_race(setting: Setting, size: int) -> _Race:
     """The same for fixed times with all arrivals in one array, which pays when many are taken at once."""
-    clients = setting.num_clients
-    everyone = np.arange(clients)
-    duration = setting.times.draw(everyone, np.zeros_like(everyone)) * setting.scale
-    if int(duration.max()) >= MAX_TICKS // clients:
-        raise ClockOverflow("the times do not fit a 64-bit clock of so many clients; round them to fewer digits")
-    step = duration * clients + everyone
-    arrivals = step.copy()
+    everyone = np.arange(setting.num_clients)
+    duration = np.minimum(setting.times.draw(everyone, everyone), MAX_TICKS // setting.scale + 1) * setting.scale
+    arrivals = duration.copy()
     now = 0
 
     def race(rounds: int) -> tuple[I64, I64]:
         nonlocal now
         ends, who = np.empty(rounds, dtype=np.int64), np.empty((rounds, size), dtype=np.int64)
         for n in range(rounds):
-            chosen = np.argpartition(arrivals, size - 1)[:size]
-            now = max(now, int(arrivals[chosen].max()) // clients)
-            chosen.sort()
-            arrivals[chosen] = step[chosen] + now * clients
+            last = int(np.partition(arrivals, size - 1)[size - 1])
+            now = max(now, last)
+            if now >= MAX_TICKS:
+                return ends[:n], who[:n].ravel()
+            chosen = np.flatnonzero(arrivals < last)
+            tied = np.flatnonzero(arrivals == last)[: size - len(chosen)]
+            chosen = np.sort(np.concatenate([chosen, tied]))
+            arrivals[chosen] = duration[chosen] + now
             ends[n] = now
             who[n] = chosen
-            if now >= MAX_TICKS // clients:
-                raise ClockOverflow("the clock has run past what 64-bit ticks can count; ask for less time")
         return ends, who.ravel()
 
     return race
