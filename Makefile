@@ -42,7 +42,7 @@ format: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedtempo needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv --clear $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,parquet]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check --editable '.[dev,parquet]'
 	touch $@
 
 lock:

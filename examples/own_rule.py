@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import fedtempo as ft
-from fedtempo.clock.events import Action, Close, Event, View
-from fedtempo.clock.waiting import State, WaitingRule, resend
+from fedtempo.rules import Action, Close, Event, State, View, WaitingRule, resend
 from fedtempo.testing import check_rule
 
 
@@ -33,9 +32,11 @@ class Paced(WaitingRule):
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
         """Close as soon as both conditions hold."""
+        if (again := resend(event)) is not None:  # a client has joined, or its job was lost
+            return state, again
         if view.arrived and view.now >= state:
             return view.now + int(self.pause / view.unit), Close(tuple(view.arrived.values()))
-        return state, resend(event)
+        return state, None
 
 
 rule = Paced(pause=Fraction(1, 2))

@@ -28,10 +28,12 @@ LAWFUL = [
     WaitForNext(),
     FixedInterval(Fraction(1, 2)),
     FixedInterval(Fraction(7, 3)),
+    FixedInterval(Fraction(1, 100)),
     IntervalStages(((Fraction(1, 2), 7), (Fraction(3, 2), None))),
     WaitForSome(1),
     WaitForSome(2),
     WaitForSome(4),
+    WaitForSome(10),
     UniformSample(2),
     MultinomialSample(3),
     FastestClients(2),
@@ -73,9 +75,11 @@ class Alternating(WaitingRule):
 
     def decide(self, state, event, view):
         out = len(view.arrived) + len(view.in_flight)
+        if (again := resend(event)) is not None:
+            return state, again
         if view.arrived and len(view.arrived) >= min(state, out):
             return 3 - state, Close(tuple(view.arrived.values()))
-        return state, resend(event)
+        return state, None
 
     def phase(self, state):
         return state
@@ -214,6 +218,15 @@ class Breaks:
             return state, None
 
     @dataclass(frozen=True)
+    class ForgetsTheFailed(Like):
+        inner = WaitForAll()
+
+        def decide(self, state, event, view):
+            if not view.in_flight and view.arrived:
+                return state, Close(tuple(view.arrived.values()))
+            return state, resend(event)
+
+    @dataclass(frozen=True)
     class OtherChunks(Like):
         inner = WaitForNext()
 
@@ -232,9 +245,11 @@ class Breaks:
 
         def decide(self, state, event, view):
             out = len(view.arrived) + len(view.in_flight)
+            if (again := resend(event)) is not None:
+                return state, again
             if view.arrived and len(view.arrived) >= min(1 if state < 10 else 2, out):
                 return state + 1, Close(tuple(view.arrived.values()))
-            return state, resend(event)
+            return state, None
 
         def phase(self, state):
             return 0
@@ -244,7 +259,7 @@ class Breaks:
         inner = WaitForAll()
 
         def check(self, num_clients):
-            WaitForAll(alone=True).check(num_clients - 100)
+            WaitForAll(alone=True).check(num_clients - 1000)
 
         def decide(self, state, event, view):
             return super().decide(state, event, view)
@@ -273,6 +288,7 @@ class Breaks:
         (Breaks.DeadlineStays(), "move it on"),
         (Breaks.DeadlineIsAFloat(), "whole number of ticks"),
         (Breaks.IgnoresFaults(), "fail, leave and join"),
+        (Breaks.ForgetsTheFailed(), "without a job for good"),
         (Breaks.OtherChunks(), "other rounds than decide"),
         (Breaks.WrongPhase(), "phase"),
         (Breaks.Choosy(), "refuses every number"),

@@ -13,6 +13,7 @@ from fedtempo.clock.events import Arrived, Deadline, Failed, Job, Joined, Left
 from fedtempo.clock.rules import (
     FastestClients,
     FixedInterval,
+    IntervalStages,
     MultinomialSample,
     UniformSample,
     WaitForAll,
@@ -24,6 +25,8 @@ from fedtempo.errors import InputError
 
 CASES = int(os.environ.get("FEDTEMPO_CASES", "400"))
 RULES = [
+    IntervalStages(((Fraction(5), 3), (Fraction(7), None))),
+    FastestClients(2),
     WaitForAll(),
     WaitForNext(),
     WaitForSome(2),
@@ -85,6 +88,8 @@ def test_every_accepted_update_enters_one_round_with_the_base_it_was_sent(rule) 
                 sent[job] = now
                 current[job.client] = job
             assert not set(server.in_flight) & set(server.arrived)
+            if rule.returns_to_contributors:
+                assert server.clients <= set(server.in_flight) | set(server.arrived), "nobody is left without a job"
             assert set(server.in_flight) <= server.clients
         assert len(taken) == len(set(taken))
         assert set(taken) | set(server.arrived.values()) == accepted, "each accepted update is taken once or waits"

@@ -35,6 +35,9 @@ class Importance:
         self._given = tuple(p / total for p in given)
         self.values = np.array([float(p) for p in self._given])
 
+    def __repr__(self) -> str:
+        return f"Importance({self.values.tolist() if self._given is not None else f'1/{self._clients} each'})"
+
     @property
     def exact(self) -> tuple[Fraction, ...]:
         """p_i as rationals."""

@@ -24,6 +24,7 @@ from fedtempo.clock.rules import (
     FixedInterval,
     IntervalStages,
     MultinomialSample,
+    SampledClients,
     UniformSample,
     WaitForAll,
     WaitForNext,
@@ -89,16 +90,35 @@ class LongRun:
             return Participation(cycle.counts / cycle.length, exact, "cycle")
         return _estimate(self.observation)
 
-    @cached_property
+    @property
     def rounds_per_time(self) -> float:
         """Rounds in a unit of time."""
+        return self._pace[0]
+
+    @property
+    def rounds_per_time_source(self) -> Source:
+        """How `rounds_per_time` is known."""
+        return self._pace[1]
+
+    @cached_property
+    def _pace(self) -> tuple[float, Source]:
         known = _rounds_per_time(self.rule, self.times, self.importance)
         if known is not None:
-            return float(known)
+            return float(known), "closed form"
         seen = self.observation
         if seen.cycle is not None:
-            return float(seen.cycle.rounds_per_time)
-        return float(seen.batch_rounds.sum() / seen.batch_ticks.sum()) / float(seen.unit)
+            return float(seen.cycle.rounds_per_time), "cycle"
+        return float(seen.batch_rounds.sum() / seen.batch_ticks.sum()) / float(seen.unit), "estimate"
+
+    @cached_property
+    def mean_delay(self) -> float:
+        """Mean of n − ρ_i(n) over updates: M / (updates a round) − 1 where contributors get the new model at once."""
+        if isinstance(self.rule, (WaitForAll, SampledClients)):
+            return 0.0
+        if isinstance(self.rule, (WaitForNext, WaitForSome, FixedInterval)):
+            return max(0.0, self.times.num_clients / self.participation.updates_per_round - 1.0)
+        seen = self.observation
+        return seen.mean_delay if seen.cycle is None else float(seen.cycle.mean_delay)
 
 
 def _plainly(rule: WaitingRule, num_clients: int) -> WaitingRule:
@@ -121,7 +141,7 @@ def _closed_form(rule: WaitingRule, times: ClientTimes, importance: Importance) 
             return Participation(np.ones(clients), (Fraction(1),) * clients if exactly else None, "closed form")
         case WaitForNext():
             means = times.exact_mean_time if exactly else None
-            pace = 1.0 / times.mean_time
+            pace = 1.0 / times.clock_mean_time
             exact = None
             if means is not None:
                 total = sum((1 / t for t in means), Fraction(0))
@@ -131,7 +151,7 @@ def _closed_form(rule: WaitingRule, times: ClientTimes, importance: Importance) 
             needed = times.exact_expected_rounds(wait) if exactly else None
             exact = None if needed is None else tuple(1 / n for n in needed)
             return Participation(1.0 / times.expected_rounds(wait), exact, "closed form")
-        case WaitForSome(size=size) if times.memoryless and clients <= MAX_CLIENTS:
+        case WaitForSome(size=size) if _races(times):
             return Participation(exponential_race(times.mean_time, size)[0], None, "closed form")
         case UniformSample(size=size):
             exact = (Fraction(size, clients),) * clients if exactly else None
@@ -148,6 +168,16 @@ def _closed_form(rule: WaitingRule, times: ClientTimes, importance: Importance) 
     return None
 
 
+def fine_ticks(times: ClientTimes) -> bool:
+    """Whether drawn times are practically continuous on their tick."""
+    return float(times.unit) * 10**5 <= float(times.mean_time.min())
+
+
+def _races(times: ClientTimes) -> bool:
+    """Whether a round of FedBuff is a race in continuous time: exponential clients on a tick too fine for ties."""
+    return times.memoryless and fine_ticks(times) and times.num_clients <= MAX_CLIENTS
+
+
 def _rounds_per_time(rule: WaitingRule, times: ClientTimes, importance: Importance) -> Fraction | float | None:
     clients = times.num_clients
     fixed = times if isinstance(times, FixedTimes) else None
@@ -155,36 +185,34 @@ def _rounds_per_time(rule: WaitingRule, times: ClientTimes, importance: Importan
         case FixedInterval(wait=wait):
             return 1 / wait
         case WaitForNext():
-            return float((1.0 / times.mean_time).sum())
+            return float((1.0 / times.clock_mean_time).sum())
         case WaitForAll():
             if fixed is not None:
                 return 1 / (int(fixed.ticks.max()) * fixed.unit)
-            longest = expected_maximum(times) if times.random else None
-            return None if longest is None else 1 / longest
-        case WaitForSome(size=size) if times.memoryless and clients <= MAX_CLIENTS:
+            longest = expected_maximum(times) if times.random and fine_ticks(times) else None
+            return None if longest is None else 1 / (longest + float(times.unit) / 2)  # rounding up adds half a tick
+        case WaitForSome(size=size) if _races(times):
             return 1 / exponential_race(times.mean_time, size)[1]
         case UniformSample(size=size) if fixed is not None and clients <= EXACT_CLIENTS:
             ways = math.comb(clients, size)  # the k-th fastest is the slowest of C(k−1, m−1) samples
             return ways / sum(
                 (t * math.comb(k, size - 1) for k, t in enumerate(sorted(fixed.exact_mean_time))), Fraction(0)
             )
-        case MultinomialSample(size=size) if fixed is not None and clients <= EXACT_CLIENTS:
-            slowest, reached = Fraction(0), Fraction(0)
-            for t, p in sorted(zip(fixed.exact_mean_time, importance.exact, strict=True)):
-                slowest += t * ((reached + p) ** size - reached**size)
-                reached += p
-            return 1 / slowest
+        case MultinomialSample(size=size) if fixed is not None:
+            order = np.argsort(fixed.ticks)
+            reached = np.cumsum(importance.values[order]) ** size  # P(no draw is slower than this client)
+            return 1.0 / float(fixed.mean_time[order] @ np.diff(reached, prepend=0.0))
         case FastestClients(size=size) if fixed is not None:
             return 1 / (int(np.sort(fixed.ticks)[size - 1]) * fixed.unit)
     return None
 
 
 def _estimate(seen: Observation) -> Participation:
-    """Means over the run without its first part, with the standard error over the parts (batch means)."""
-    keep = slice(len(seen.batch_rounds) // 10, None) if len(seen.batch_rounds) >= 10 else slice(None)
+    """Means over the run without its first tenth, with the standard error over its parts (batch means)."""
+    keep = np.cumsum(seen.batch_rounds) > seen.rounds / 10
     rounds, counts = seen.batch_rounds[keep], seen.batch_counts[keep]
     share = counts.sum(axis=0) / rounds.sum()
-    parts = counts / rounds[:, None]
-    spread = np.sqrt((rounds[:, None] * (parts - share) ** 2).sum(axis=0) / rounds.sum())
-    error = spread / math.sqrt(max(1, len(rounds) - 1))
-    return Participation(share, None, "estimate", error)
+    if len(rounds) < 2:
+        return Participation(share, None, "estimate")
+    spread = (rounds[:, None] * (counts / rounds[:, None] - share) ** 2).sum(axis=0) / rounds.sum()
+    return Participation(share, None, "estimate", np.sqrt(spread / (len(rounds) - 1)))

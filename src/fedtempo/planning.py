@@ -11,13 +11,13 @@ The last holds whatever the times: between two contributions of a client lie exa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from fedtempo.clock.rules import FixedInterval, IntervalStages, WaitForAll, WaitForNext, WaitForSome
+from fedtempo.clock.rules import FixedInterval, IntervalStages, SampledClients, WaitForAll, WaitForNext, WaitForSome
 from fedtempo.clock.ticks import Exact, text
 from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
 from fedtempo.errors import InputError
@@ -63,15 +63,13 @@ class SchemePlan:
         """Share of the clients' time in which they have nothing to do."""
         part = self.run.participation
         taking = part.share if part.taking_part is None else part.taking_part
-        busy = float((self.run.times.mean_time * taking).mean()) * self.run.rounds_per_time
+        busy = float((self.run.times.clock_mean_time * taking).mean()) * self.run.rounds_per_time
         return max(0.0, 1.0 - busy)
 
     @property
     def mean_delay(self) -> float:
         """Mean of n − ρ_i(n) over updates."""
-        if not self.run.rule.returns_to_contributors:
-            return 0.0
-        return max(0.0, self.run.times.num_clients / self.run.participation.updates_per_round - 1.0)
+        return self.run.mean_delay
 
     @property
     def identical_share(self) -> Floats:
@@ -126,6 +124,7 @@ class SchemePlan:
             "max_delay_bound": self.max_delay_bound,
             "mean_delay": self.mean_delay,
             "rounds_per_time": self.rounds_per_time,
+            "rounds_per_time_source": self.run.rounds_per_time_source,
             "updates_per_time": self.updates_per_time,
             "idle_share": self.idle_share,
             "min_weight": None if values is None else float(values.min()),
@@ -160,8 +159,9 @@ class Plan:
             "clients": self.times.num_clients,
             "law": self.times.law,
             "times": self.times.describe(),
+            "names": None if self.times.names is None else list(self.times.names),
             "importance": self.importance.values.tolist(),
-            "weight_rule": self.weight_rule.name,
+            "weight_rule": self.weight_rule.label,
             "seed": self.seed,
             "schemes": [scheme.to_dict() for scheme in self.schemes],
         }
@@ -169,7 +169,7 @@ class Plan:
 
 def compare(
     times: ClientTimes,
-    schemes: Sequence[Scheme] | None = None,
+    schemes: Scheme | Sequence[Scheme] | None = None,
     *,
     importance: Iterable[Exact] | None = None,
     weights: str | WeightRule = "time-based",
@@ -178,16 +178,22 @@ def compare(
     """A plan: each scheme's pace, staleness, windows and weights for these clients."""
     known = Importance(importance, times.num_clients)
     rule = weight_rule(weights)
+    if isinstance(schemes, Scheme):
+        schemes = [schemes]
     chosen = tuple(schemes) if schemes is not None else default_schemes(times)
     return Plan(times, known, rule, seed, tuple(_plan(scheme, times, known, rule, seed) for scheme in chosen))
 
 
 def default_schemes(times: ClientTimes) -> tuple[Scheme, ...]:
     """FedAvg, asynchronous, FedFix at a few waits and FedBuff at two sizes."""
-    clients = times.num_clients
-    sizes = sorted({size for size in (clients // 4, clients // 2) if 1 < size < clients})
     fixes = [FedFix(wait) for wait in sensible_waits(times)]
-    return (FedAvg(), AsyncFedAvg(), *fixes, *(FedBuff(size) for size in sizes))
+    return (FedAvg(), AsyncFedAvg(), *fixes, *(FedBuff(size) for size in sensible_sizes(times)))
+
+
+def sensible_sizes(times: ClientTimes) -> list[int]:
+    """A quarter and a half of the clients, or what fits between asynchronous FedAvg (1) and FedAvg (all)."""
+    small = max(2, times.num_clients // 4)
+    return [size for size in (small, max(small + 1, times.num_clients // 2)) if size < times.num_clients]
 
 
 def sensible_waits(times: ClientTimes) -> list[Fraction]:
@@ -211,7 +217,7 @@ def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: Weig
         expected = expected_of(run, weights)
     except InputError as error:
         remarks.append(str(error))
-    delay, sure = _max_delay(run)
+    delay, sure, bound = _max_delay(run)
     plan = SchemePlan(
         scheme=scheme,
         run=run,
@@ -221,37 +227,31 @@ def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: Weig
         practical_window=practical_window(run),
         max_delay=delay,
         max_delay_exact=sure,
-        max_delay_bound=_max_delay_bound(run),
+        max_delay_bound=bound,
         remarks=(),
     )
-    remarks += _remarks(plan)
-    object.__setattr__(plan, "remarks", tuple(remarks))
+    plan = replace(plan, remarks=(*remarks, *_remarks(plan)))
+    run.record.forget()
     return plan
 
 
-def _max_delay(run: LongRun) -> tuple[int, bool]:
-    """The largest delay, and whether it is that; if not, it is the largest that was seen."""
-    if isinstance(run.rule, WaitForAll) or not run.rule.returns_to_contributors:
-        return 0, True
-    bound = _max_delay_bound(run)
-    if isinstance(run.rule, FixedInterval) and bound is not None:
-        return bound, True
-    return run.observation.max_delay, run.observation.cycle is not None
-
-
-def _max_delay_bound(run: LongRun) -> int | None:
-    times = run.times
-    if isinstance(run.rule, WaitForAll) or not run.rule.returns_to_contributors:
-        return 0
-    if isinstance(run.rule, FixedInterval):
+def _max_delay(run: LongRun) -> tuple[int, bool, int | None]:
+    """The largest delay that is known, whether it is the largest there is, and a bound on that."""
+    rule, times = run.rule, run.times
+    if isinstance(rule, (WaitForAll, SampledClients)):
+        return 0, True, 0
+    bound = None
+    if isinstance(rule, FixedInterval):
         if isinstance(times, FixedTimes):
-            return int(times.rounds_needed(run.rule.wait).max()) - 1
-        longest = times.longest()
-        return None if longest is None else int(-(-max(longest) // run.rule.wait)) - 1
-    if isinstance(run.rule, WaitForNext) and isinstance(times, FixedTimes):
+            bound = int(times.rounds_needed(rule.wait).max()) - 1
+        elif (longest := times.longest()) is not None:
+            bound = int(-(-max(longest) // rule.wait)) - 1
+        if bound is not None:
+            return bound, True, bound
+    if isinstance(rule, WaitForNext) and isinstance(times, FixedTimes):
         slowest = int(times.ticks.max())
-        return int((-(-slowest // times.ticks)).sum()) - 1  # without the slowest client's own term, which is 1
-    return None
+        bound = int((-(-slowest // times.ticks)).sum()) - 1  # without the slowest client's own term, which is 1
+    return run.observation.max_delay, run.observation.cycle is not None or run.observation.max_delay == bound, bound
 
 
 def _remarks(plan: SchemePlan) -> list[str]:
@@ -282,9 +282,9 @@ def _remarks(plan: SchemePlan) -> list[str]:
         error = float((part.error[seen] / part.share[seen]).max(initial=0.0))
         out.append(
             f"no closed form and no cycle found: participation is estimated from {run.observation.rounds} rounds, "
-            f"to about {error:.1%}"
+            f"to about {max(error, 0.001):.1%}"
         )
-    if plan.window is not None and plan.window > 10**6 and plan.practical_window is not None:
+    if plan.window is not None and plan.practical_window is not None and plan.window > 10**6 > plan.practical_window:
         out.append(
             f"the exact window is out of reach; {plan.practical_window} rounds give each client its share to 1 %"
         )

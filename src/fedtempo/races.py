@@ -14,29 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.times import ClientTimes, Floats
-from fedtempo.clock.trace import TraceTimes
 
 MAX_CLIENTS = 500
 """Up to how many clients the integrals are worked out."""
 
-_PANELS, _ORDER = 96, 12
+_PANEL, _ORDER = 0.35, 10  # width of a panel in log time, nodes in it
 
 
 def expected_maximum(times: ClientTimes) -> float | None:
-    """E[max_i T_i] for independent times; None where the law cannot be integrated here."""
-    if times.num_clients > MAX_CLIENTS or times.distribution(1.0) is None:
+    """E[max_i T_i] for independent times; None if there are too many clients."""
+    if times.num_clients > MAX_CLIENTS:
         return None
 
     def unfinished(time: float) -> float:
-        done = times.distribution(time)
-        assert done is not None
-        return float(1.0 - np.prod(done))
+        with np.errstate(divide="ignore"):
+            return float(-np.expm1(np.log1p(-times.survival(time)).sum()))
 
-    if isinstance(times, TraceTimes):  # a step function: its integral is a sum
-        steps = np.concatenate([[0.0], times.steps()])
-        return float(sum(width * unfinished(t) for t, width in zip(steps.tolist(), np.diff(steps), strict=False)))
-    nodes, weights = _grid(unfinished, float(times.mean_time.max()))
-    return float(sum(w * unfinished(t) for t, w in zip(nodes.tolist(), weights.tolist(), strict=True)))
+    nodes, weights = _grid(unfinished, times.mean_time, times.kinks())
+    return float(nodes[0] + sum(w * unfinished(t) for t, w in zip(nodes[1:].tolist(), weights[1:], strict=True)))
 
 
 def exponential_race(mean_time: Floats, places: int) -> tuple[Floats, float]:
@@ -47,7 +42,7 @@ def exponential_race(mean_time: Floats, places: int) -> tuple[Floats, float]:
     def unfilled(time: float) -> float:
         return float(_counts(-np.expm1(-rates * time)[None, :])[0, :places].sum())
 
-    nodes, weights = _grid(unfilled, float(mean_time.max()))
+    nodes, weights = _grid(unfilled, mean_time, np.empty(0))
     done = -np.expm1(-np.outer(nodes, rates))  # [node, client] P(T_i ≤ t)
     counts = _counts(done)  # [node, k] P(k clients done by t)
     fewer = _fewer_others(done, counts, places)
@@ -57,16 +52,24 @@ def exponential_race(mean_time: Floats, places: int) -> tuple[Floats, float]:
     return np.asarray(np.clip(shares * places / shares.sum(), 0.0, 1.0) if clients > places else shares), duration
 
 
-def _grid(remaining: Callable[[float], float], scale: float) -> tuple[Floats, Floats]:
-    """Gauss and Legendre's nodes and weights on panels that widen from 0 to where `remaining` has died out."""
-    stop = scale
-    while remaining(stop) > 1e-15 and stop < scale * 1e6:
-        stop *= 1.5
-    edges = stop * (np.arange(_PANELS + 1) / _PANELS) ** 2
+def _grid(remaining: Callable[[float], float], means: Floats, kinks: Floats) -> tuple[Floats, Floats]:
+    """Nodes and weights of ∫ dt: a first piece up to where nothing has happened yet, then Gauss and Legendre's nodes.
+
+    Panels are even in log time up to where `remaining` × time has died out, and never reach across a kink.
+    """
+    begin = float(means.min()) * 1e-12
+    stop = float(means.max())
+    while remaining(stop) * stop > 1e-14 * float(means.min()) and stop < 1e60 * float(means.max()):
+        stop *= 2.0
+    edges = np.linspace(np.log(begin), np.log(stop), 2 + int(np.log(stop / begin) / _PANEL))
+    inner = kinks[(kinks > begin) & (kinks < stop)]
+    edges = np.unique(np.concatenate([edges, np.log(inner)]))
     x, w = np.polynomial.legendre.leggauss(_ORDER)
     half = np.diff(edges)[:, None] / 2
     middle = (edges[1:] + edges[:-1])[:, None] / 2
-    return (middle + half * x).ravel(), (half * w).ravel()
+    nodes = np.exp(middle + half * x).ravel()
+    weights = (half * w).ravel() * nodes
+    return np.concatenate([[begin], nodes]), np.concatenate([[begin], weights])
 
 
 def _counts(done: Floats) -> Floats:

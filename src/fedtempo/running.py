@@ -15,7 +15,12 @@ from fedtempo.importance import Importance
 from fedtempo.schemes import Scheme
 
 
-def _setting(scheme: Scheme, times: ClientTimes, importance: Iterable[Exact] | None, seed: int) -> Setting:
+def _setting(scheme: object, times: object, importance: Iterable[Exact] | None, seed: int) -> Setting:
+    if not isinstance(scheme, Scheme) or not isinstance(times, ClientTimes):
+        raise InputError(
+            f"a timeline needs a scheme and client times, as ft.FedFix('1/2') and ft.FixedTimes([1, 2]); "
+            f"got {scheme!r} and {times!r}"
+        )
     return Setting.of(scheme.waiting, times, Importance(importance, times.num_clients).values, seed)
 
 
@@ -54,5 +59,8 @@ def timeline_chunks(
 
 
 def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROUNDS) -> Cycle | None:
-    """The rounds that repeat for ever, exactly; None if there are none within `max_rounds`, or times are random."""
+    """The rounds that repeat for ever, exactly; None if there are none within `max_rounds`, or times are random.
+
+    A rule of one's own that keeps a state has a cycle only if its `phase` says what of the state matters.
+    """
     return observe(Recording(_setting(scheme, times, None, 0)), max_rounds=max_rounds).cycle

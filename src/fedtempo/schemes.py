@@ -5,8 +5,9 @@ FedAvg, AsyncFedAvg, FedFix(Δt), FedBuff(m), client sampling, centralized learn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from numbers import Integral
 
 from fedtempo.clock.rules import (
     FastestClients,
@@ -74,48 +75,43 @@ class FedFix(Scheme):
         return {"name": self.name, "wait": text(self.wait)}
 
 
-class FedBuff(Scheme):
+class _Sized(Scheme):
+    """A scheme that is its rule and a number of clients."""
+
+    def __init__(self, waiting: Callable[[int], WaitingRule], size: int, *, name: str, what: str) -> None:
+        self.size = whole(size, what)
+        super().__init__(waiting(self.size), name=name, label=f"{type(self).__name__}({size})")
+
+    def spec(self) -> dict[str, object]:
+        return {"name": self.name, "size": self.size}
+
+
+class FedBuff(_Sized):
     """A new model from every `size` updates."""
 
     def __init__(self, size: int) -> None:
-        self.size = whole(size, "buffer")
-        super().__init__(WaitForSome(self.size), name="fedbuff", label=f"FedBuff({size})")
-
-    def spec(self) -> dict[str, object]:
-        return {"name": self.name, "size": self.size}
+        super().__init__(WaitForSome, size, name="fedbuff", what="buffer")
 
 
-class UniformSampling(Scheme):
+class UniformSampling(_Sized):
     """FedAvg with `size` clients a round, drawn without replacement."""
 
     def __init__(self, size: int) -> None:
-        self.size = whole(size, "sample")
-        super().__init__(UniformSample(self.size), name="uniform", label=f"UniformSampling({size})")
-
-    def spec(self) -> dict[str, object]:
-        return {"name": self.name, "size": self.size}
+        super().__init__(UniformSample, size, name="uniform", what="sample")
 
 
-class MultinomialSampling(Scheme):
+class MultinomialSampling(_Sized):
     """FedAvg with `size` draws a round, client i with probability p_i, with replacement."""
 
     def __init__(self, size: int) -> None:
-        self.size = whole(size, "sample")
-        super().__init__(MultinomialSample(self.size), name="multinomial", label=f"MultinomialSampling({size})")
-
-    def spec(self) -> dict[str, object]:
-        return {"name": self.name, "size": self.size}
+        super().__init__(MultinomialSample, size, name="multinomial", what="sample")
 
 
-class FastestSampling(Scheme):
+class FastestSampling(_Sized):
     """FedAvg with the `size` fastest clients: biased, since the others never take part."""
 
     def __init__(self, size: int) -> None:
-        self.size = whole(size, "sample")
-        super().__init__(FastestClients(self.size), name="fastest", label=f"FastestSampling({size})")
-
-    def spec(self) -> dict[str, object]:
-        return {"name": self.name, "size": self.size}
+        super().__init__(FastestClients, size, name="fastest", what="sample")
 
 
 class Centralized(Scheme):
@@ -164,7 +160,7 @@ class StagedFedFix(Scheme):
 
 def whole(value: object, what: str) -> int:
     """A whole number of at least 1."""
-    number = int(value) if isinstance(value, int) and not isinstance(value, bool) else None
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
     if number is None or number < 1:
         raise InputError(f"{what}: {value!r} is not a whole number of at least 1")
     return number

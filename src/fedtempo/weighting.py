@@ -34,6 +34,11 @@ class WeightRule(ABC):
 
     name: ClassVar[str]
 
+    @property
+    def label(self) -> str:
+        """The rule in a few words."""
+        return self.name
+
     @abstractmethod
     def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
         """d_i, and as rationals where participation is known exactly."""
@@ -150,6 +155,10 @@ class Discounted(WeightRule):
     factor: Discount
     name = "discounted"
 
+    @property
+    def label(self) -> str:
+        return f"{self.rule.label} × {self.factor}"
+
     def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
         return self.rule.base(importance, participation)
 
@@ -247,7 +256,7 @@ def expected_of(run: LongRun, weights: Weights) -> Floats:
 
 def _mean_discount(run: LongRun, rule: WeightRule) -> Floats | float:
     """Mean of s(delay) over each client's contributions: over the limit cycle, or over a long run."""
-    if not isinstance(rule, Discounted):
+    if type(rule).discount is WeightRule.discount:
         return 1.0
     cycle = run.observation.cycle
     begin, stop = (0, run.observation.rounds) if cycle is None else (cycle.start, cycle.start + cycle.length)

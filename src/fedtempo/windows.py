@@ -12,11 +12,11 @@ from fractions import Fraction
 import numpy as np
 
 from fedtempo.clock.cycle import MAX_UPDATES
-from fedtempo.clock.rules import FixedInterval, SampledClients, WaitForAll, WaitForNext, WaitForSome
-from fedtempo.clock.timeline import I64, Timeline
+from fedtempo.clock.rules import FastestClients, FixedInterval, SampledClients, WaitForAll, WaitForNext, WaitForSome
+from fedtempo.clock.timeline import I64, Timeline, by_client
 from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
 from fedtempo.clock.waiting import WaitingRule
-from fedtempo.participation import LongRun
+from fedtempo.participation import LongRun, fine_ticks
 
 _MAX_BITS = 13_000
 """A window with more binary digits than this (about 4 000 decimal ones) is not worked out."""
@@ -29,8 +29,10 @@ def closed_window(rule: WaitingRule, times: ClientTimes) -> int | None:
     match rule:
         case WaitForAll() | SampledClients():
             return 1
-        case _ if times.memoryless and isinstance(rule, (WaitForNext, FixedInterval, WaitForSome)):
+        case WaitForNext() | WaitForSome() if times.memoryless and fine_ticks(times):
             return 1  # every round is drawn afresh: q_i(n) is the same from the first round on
+        case FixedInterval(wait=wait) if times.memoryless and wait % times.unit == 0:
+            return 1
         case WaitForNext() if isinstance(times, FixedTimes):
             whole = _lcm(times.ticks)
             return None if whole is None else sum(whole // t for t in times.ticks.tolist())
@@ -53,7 +55,7 @@ def window(run: LongRun) -> int | None:
     closed = closed_window(run.rule, run.times)
     if closed is not None:
         return closed
-    if run.times.random or (isinstance(run.times, FixedTimes) and isinstance(run.rule, (WaitForNext, FixedInterval))):
+    if run.times.random or isinstance(run.rule, (WaitForNext, FixedInterval)):
         return None
     cycle = run.observation.cycle
     return None if cycle is None else cycle.length
@@ -61,12 +63,14 @@ def window(run: LongRun) -> int | None:
 
 def practical_window(run: LongRun) -> int | None:
     """The practical window; None under random participation, or where it would take too long to be sure of it."""
-    if isinstance(run.rule, WaitForAll):
+    if isinstance(run.rule, (WaitForAll, FastestClients)):
         return 1
     if run.times.random or run.rule.random or not run.rule.returns_to_contributors:
         return None
     if isinstance(run.rule, FixedInterval) and isinstance(run.times, FixedTimes):
         return max(_every(n) for n in np.unique(run.times.rounds_needed(run.rule.wait)).tolist())
+    if isinstance(run.rule, (WaitForNext, FixedInterval)) and not isinstance(run.times, FixedTimes):
+        return None
     share = run.participation.share
     enough = _enough(run)
     if enough is None or enough * share.sum() > MAX_UPDATES:
@@ -84,6 +88,8 @@ def _every(period: int) -> int:
 
     The last n with r/n above 1 % is the largest over r of r + k·period below 100·r.
     """
+    if period >= 100:
+        return 99 * period  # one short of the hundredth contribution's round, k = 98 and r = period − 1
     best = 0
     for behind in range(period - 1, 0, -1):
         if 100 * behind <= best:
@@ -116,11 +122,9 @@ class _Contributions:
 
     def add(self, chunk: Timeline) -> tuple[I64, I64, I64]:
         """Of each contribution: its client, the client's earlier contributions, the rounds done before this one."""
-        order = np.argsort(chunk.client, kind="stable")
+        order, counts, place = by_client(chunk.client, len(self.share))
         client = chunk.client[order].astype(np.int64)
-        counts = chunk.participation_counts
-        rank = np.arange(len(client)) - np.repeat(np.cumsum(counts) - counts, counts)
-        before = self.count[client] + rank
+        before = self.count[client] + place
         self.count += counts
         return client, before, chunk.round_of_update[order]
 

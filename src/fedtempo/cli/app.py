@@ -1,23 +1,20 @@
-"""The commands, their exit codes, and the way messages reach a person.
-
-Exit codes: 0 done, 2 input, 3 data missing, 4 results conflict, 130 interrupted. Results go to standard output,
-everything else to standard error.
-"""
+"""The commands, and how messages of the option parser become ours."""
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 from typing import Annotated
 
 import click
 import typer
+from click.exceptions import NoArgsIsHelpError
 
 from fedtempo import __version__
 from fedtempo.cli.options import Quiet, Verbose, set_loudness
 from fedtempo.cli.plan import plan
 from fedtempo.cli.timeline import timeline
-from fedtempo.errors import INTERRUPTED, FedtempoError
+from fedtempo.errors import INTERRUPTED, InputError
 
 app = typer.Typer(
     name="fedtempo",
@@ -25,7 +22,6 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -52,23 +48,22 @@ app.command()(plan)
 app.command()(timeline)
 
 
-def main() -> None:
-    """Run the command line."""
+def run() -> int:
+    """Run the command that the arguments name; its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters gets question marks
     try:
         code = app(standalone_mode=False)
-        if code == INTERRUPTED:  # what Typer makes of Ctrl-C
-            raise KeyboardInterrupt
-        sys.stdout.flush()
-        sys.exit(code if isinstance(code, int) else 0)
-    except FedtempoError as error:
-        typer.echo(f"fedtempo: {error}", err=True)
-        sys.exit(error.exit_code)
-    except click.ClickException as error:  # an unknown option, a missing one
+    except NoArgsIsHelpError as error:
         error.show()
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        typer.echo("fedtempo: interrupted", err=True)
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # the reader has gone, as in `fedtempo plan … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return 2
+    except click.UsageError as error:  # an unknown option, a missing one
+        where = error.ctx.command_path if error.ctx else "fedtempo"
+        raise InputError(f"{error.format_message()} (see {where} --help)") from None
+    except SystemExit:  # what Typer makes of a reader that has gone
+        raise BrokenPipeError from None
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    if code == INTERRUPTED:  # what Typer makes of Ctrl-C
+        raise KeyboardInterrupt
+    return code if isinstance(code, int) else 0

@@ -18,7 +18,7 @@ from fedtempo.clock.ticks import exact
 from fedtempo.clock.times import ClientTimes, FixedTimes
 from fedtempo.clock.trace import TraceTimes
 from fedtempo.errors import DataMissing, InputError
-from fedtempo.planning import sensible_waits
+from fedtempo.planning import sensible_sizes, sensible_waits
 from fedtempo.schemes import (
     AsyncFedAvg,
     Centralized,
@@ -129,10 +129,10 @@ def read_times(
 
 
 def _trace_path(given: str) -> Path | None:
+    if len(given) > 4000 or (any(len(part) > 255 for part in given.split("/"))):
+        return None  # no file has such a name
     path = Path(given)
-    if path.suffix.lower() in (".csv", ".parquet", ".pq") or path.is_file():
-        return path
-    return None
+    return path if path.suffix.lower() in (".csv", ".parquet", ".pq") or path.exists() else None
 
 
 def _read_trace(path: Path, clients: int | None, law: str | None, resolution: str | None) -> ClientTimes:
@@ -145,6 +145,8 @@ def _read_trace(path: Path, clients: int | None, law: str | None, resolution: st
 
 
 def _means(given: str, clients: int | None) -> FixedTimes:
+    if not given.strip(", "):
+        raise InputError("--times: the list is empty, so there are no clients; give one time per client, as 1,2,5/2")
     named = _SPREAD_NAME.fullmatch(given.strip())
     if named:
         if clients is None:
@@ -153,10 +155,8 @@ def _means(given: str, clients: int | None) -> FixedTimes:
     parts = [part.strip() for part in given.split(",")]
     if len(parts) == 1 and not re.match(r"[-+.\d]|nan|inf", parts[0], re.IGNORECASE):
         if "/" in given or "." in given:
-            raise DataMissing(f"--times: {given}: no such trace file; check the path")
+            raise DataMissing(f"--times: {given[:200]}: no such trace file; check the path")
         raise InputError(f"--times: {given!r} is neither F<X> (as F80), nor a list (as 1,2,5/2), nor a trace file")
-    if parts == [""]:
-        raise InputError("--times: the list is empty, so there are no clients; give one time per client, as 1,2,5/2")
     times = FixedTimes(parts)
     if clients is not None and clients != times.num_clients:
         raise InputError(f"--clients: {clients} given, but --times lists {times.num_clients}; leave --clients out")
@@ -200,12 +200,12 @@ def read_schemes(
         elif name == "fedfix":
             out += [FedFix(wait) for wait in (waits or sensible_waits(times))]
         elif name == "fedbuff":
-            out += [FedBuff(size) for size in _needed("--buffer 5", buffers, name)]
+            out += [FedBuff(size) for size in _needed("--buffer 5", buffers or sensible_sizes(times), name)]
         else:
             out.append(_staged(_needed("--stage 1/4:10 --stage 1/2", stages, name), times))
     for scheme in out:
         scheme.waiting.check(times.num_clients)
-    return out
+    return list(dict.fromkeys(out))
 
 
 _PLAIN: dict[str, Callable[[], Scheme]] = {"fedavg": FedAvg, "async": AsyncFedAvg, "centralized": Centralized}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,10 +32,9 @@ from fedtempo.cli.options import (
     read_times,
     set_loudness,
 )
-from fedtempo.clock.generate import whole
+from fedtempo.clock.generate import stream, whole
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.ticks import exact, text
-from fedtempo.clock.timeline import Timeline
 from fedtempo.errors import InputError
 from fedtempo.importance import Importance
 from fedtempo.schemes import Scheme
@@ -80,6 +80,9 @@ def timeline(
         chosen[0].waiting, known, Importance(read_importance(importance), known.num_clients).values, seed
     )
     _check_length(setting, horizon)
+    if as_json and out is None:
+        _write(chosen[0], setting, horizon)
+        return
     line = whole(setting, until=horizon)
     if out is not None and line.num_updates > MAX_DRAWN:
         raise InputError(
@@ -93,7 +96,7 @@ def timeline(
         save_timeline(setting, line, out, until=float(horizon), title=title)
         log.info("drew %d rounds", line.num_rounds)
     if as_json:
-        typer.echo(json.dumps(document(chosen[0], line, text(horizon))))
+        _write(chosen[0], setting, horizon)
     elif out is not None:
         typer.echo(f"{out}: {line.num_rounds} rounds, {line.num_updates} updates of {known.num_clients} clients")
     else:
@@ -113,16 +116,21 @@ def _check_length(setting: Setting, horizon: Fraction) -> None:
         )
 
 
-def document(scheme: Scheme, line: Timeline, until: str) -> dict[str, Any]:
-    """A timeline as a JSON document."""
-    rounds = []
-    for closed in line.rounds:
-        entry: dict[str, Any] = {
-            "end": text(closed.end),
-            "participants": list(closed.participants),
-            "base_versions": list(closed.base_versions),
-        }
-        if line.draws is not None:
-            entry["draws"] = list(closed.draws)
-        rounds.append(entry)
-    return {"format": FORMAT, "scheme": scheme.spec(), "clients": line.num_clients, "until": until, "rounds": rounds}
+def _write(scheme: Scheme, setting: Setting, horizon: Fraction) -> None:
+    """The JSON document on standard output, round by round, so that its length costs no memory."""
+    whole(setting, max_rounds=1, until=horizon)  # says so if no round ends in time
+    head = {"format": FORMAT, "scheme": scheme.spec(), "clients": setting.num_clients, "until": text(horizon)}
+    sys.stdout.write(json.dumps(head)[:-1] + ', "rounds": [')
+    between = ""
+    for chunk in stream(setting, until=horizon):
+        for closed in chunk.rounds:
+            entry: dict[str, Any] = {
+                "end": text(closed.end),
+                "participants": list(closed.participants),
+                "base_versions": list(closed.base_versions),
+            }
+            if chunk.draws is not None:
+                entry["draws"] = list(closed.draws)
+            sys.stdout.write(between + json.dumps(entry))
+            between = ", "
+    sys.stdout.write("]}\n")

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.generate import Recording, asked
+from fedtempo.clock.rules import SampledClients
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.streams import stream_key, threefry
 from fedtempo.clock.timeline import I64, Timeline
+from fedtempo.errors import InputError
 
 MAX_ROUNDS = 1_000_000
 MAX_UPDATES = 20_000_000
@@ -39,6 +41,8 @@ class Cycle:
     """[clients] contributions in one cycle."""
     duration: Fraction
     """Time of one cycle."""
+    mean_delay: Fraction
+    """Mean of n − ρ_i(n) over the updates of one cycle."""
 
     @property
     def participation(self) -> tuple[Fraction, ...]:
@@ -58,6 +62,7 @@ class Observation:
     cycle: Cycle | None
     rounds: int
     max_delay: int
+    mean_delay: float
     batch_rounds: I64
     """[batches] rounds in each of the run's consecutive parts."""
     batch_counts: I64
@@ -69,30 +74,35 @@ class Observation:
 
 def observe(record: Recording, *, max_rounds: int = MAX_ROUNDS, max_updates: int | None = None) -> Observation:
     """Run the clock until a cycle is found, at most `max_rounds` rounds or `max_updates` updates."""
+    if max_rounds < 1:
+        raise InputError(f"max_rounds: {max_rounds} is below 1; give the number of rounds to look at")
     setting = record.setting
-    repeats = not setting.times.random and not setting.rule.random and setting.rule.returns_to_contributors
+    known = setting.rule.returns_to_contributors or isinstance(setting.rule, SampledClients)
+    repeats = known and not setting.times.random and not setting.rule.random
     drawn = setting.times.random or setting.rule.random
     quick = setting.rule.chunks(setting) is not None
     limit = max_updates or (MAX_ASKED_UPDATES if not quick else MAX_RANDOM_UPDATES if drawn else MAX_UPDATES)
     states = _States(setting) if repeats else None
     tally = _Tally(setting)
     cycle = None
-    for chunk, phases in _phased(record, max_rounds):
+    for chunk, phases in _phased(record, max_rounds, repeats):
         tally.add(chunk)
         if states is not None:
             states.add(chunk, phases)
             found = states.repetition(last=tally.rounds >= max_rounds or tally.updates >= limit)
-            if found is not None and (cycle := _verified(record, *found)) is not None:
-                break
+            if found is not None and states.same_phase(*found):
+                cycle = _verified(record, *found)
+                if cycle is not None:
+                    break
         if tally.updates >= limit:
             break
     return tally.result(cycle)
 
 
-def _phased(record: Recording, max_rounds: int) -> Iterator[tuple[Timeline, list[int | None] | None]]:
+def _phased(record: Recording, max_rounds: int, repeats: bool) -> Iterator[tuple[Timeline, list[int | None] | None]]:
     """Chunks with the rule's phase before each round; None in place of all where it is constant (fast generators)."""
     setting = record.setting
-    if setting.rule.chunks(setting) is not None:
+    if setting.rule.constant_phase or not repeats:
         yield from ((chunk, None) for chunk in record.rounds(max_rounds))
         return
     left = max_rounds
@@ -114,6 +124,9 @@ class _States:
         odd = (high.astype(np.uint64) << np.uint64(32)) | low | np.uint64(1)
         self._age, self._lag, self._place = odd[:-1].reshape(3, -1)
         self._phase = odd[-1]
+        if isinstance(setting.rule, SampledClients):  # nothing is out between rounds
+            self._age, self._lag = np.zeros_like(self._age), np.zeros_like(self._lag)
+        self._phases: list[int | None] | None = None
         self._ends = np.zeros(1, dtype=np.int64)  # t^0, t^1, …
         self._hashes: list[U64] = []
         self._held = np.uint64(0)
@@ -136,12 +149,17 @@ class _States:
             begins = self._ends[chunk.first_round : chunk.first_round + chunk.num_rounds].astype(np.uint64)
             value = held[:-1] + begins * self._age.sum() + rounds * self._lag.sum()
             if phases is not None:
+                self._phases = [*(self._phases or []), *phases]
                 known = [
                     2 * phase if phase is not None else 2 * n + 1 for n, phase in enumerate(phases, chunk.first_round)
                 ]
                 value = value + np.array(known, dtype=np.int64).astype(np.uint64) * self._phase
         self._hashes.append(value)
         self._count += chunk.num_rounds
+
+    def same_phase(self, first: int, second: int) -> bool:
+        """Whether the rule's phase before both rounds is known and the same."""
+        return self._phases is None or self._phases[first] == self._phases[second] is not None
 
     def repetition(self, *, last: bool) -> tuple[int, int] | None:
         """(first, second): the first round before which an earlier state stands again; looked for at doubling sizes."""
@@ -164,24 +182,30 @@ def _verified(record: Recording, first: int, second: int) -> Cycle | None:
     clients = setting.num_clients
     sent, base, job = (np.zeros(clients, dtype=np.int64) for _ in range(3))
     counts = np.zeros(clients, dtype=np.int64)
-    begin, duration = 0, 0
+    begin, duration, delays = 0, 0, 0
     found: tuple[Any, ...] = ()
     period = setting.times.job_period
     assert period is not None  # only repeating times are searched
     for piece in _cut(record.rounds(second), first):
         if piece.first_round == first:
             begin = piece.start
-            found = (begin - sent, first - base, job % period)
+            found = _state(setting, begin - sent, first - base, job % period)
         if piece.first_round >= first:
             counts += piece.participation_counts
+            delays += int(piece.staleness.sum())
         sent[piece.client] = piece.ends[piece.round_of_update - piece.first_round]
         base[piece.client] = piece.round_of_update + 1
         job[piece.client] = piece.job + 1
         duration = int(piece.ends[-1]) - begin
-    now = (begin + duration - sent, second - base, job % period)
+    now = _state(setting, begin + duration - sent, second - base, job % period)
     if not all(np.array_equal(a, b) for a, b in zip(found, now, strict=True)):
         return None
-    return Cycle(first, second - first, counts, duration * setting.unit)
+    mean_delay = Fraction(delays, max(1, int(counts.sum())))
+    return Cycle(first, second - first, counts, duration * setting.unit, mean_delay)
+
+
+def _state(setting: Setting, age: I64, lag: I64, place: I64) -> tuple[I64, ...]:
+    return (place,) if isinstance(setting.rule, SampledClients) else (age, lag, place)
 
 
 def _cut(chunks: Iterator[Timeline], number: int) -> Iterator[Timeline]:
@@ -201,14 +225,16 @@ class _Tally:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._parts: list[tuple[int, I64, int]] = []
-        self.rounds, self.updates, self._max_delay = 0, 0, 0
+        self.rounds, self.updates, self._max_delay, self._delays = 0, 0, 0, 0
 
     def add(self, chunk: Timeline) -> None:
         counts = np.bincount(chunk.client, weights=chunk.draws, minlength=chunk.num_clients).astype(np.int64)
         self._parts.append((chunk.num_rounds, counts, int(chunk.ends[-1]) - chunk.start))
         self.rounds += chunk.num_rounds
         self.updates += chunk.num_updates
-        self._max_delay = max(self._max_delay, int(chunk.staleness.max(initial=0)))
+        delays = chunk.staleness
+        self._max_delay = max(self._max_delay, int(delays.max(initial=0)))
+        self._delays += int(delays.sum())
         if len(self._parts) >= 2 * _BATCHES:
             self._parts = [
                 (a[0] + b[0], a[1] + b[1], a[2] + b[2])
@@ -221,6 +247,7 @@ class _Tally:
             cycle=cycle,
             rounds=self.rounds,
             max_delay=self._max_delay,
+            mean_delay=self._delays / max(1, self.updates),
             batch_rounds=np.array(rounds, dtype=np.int64),
             batch_counts=np.array(counts, dtype=np.int64),
             batch_ticks=np.array(ticks, dtype=np.int64),

@@ -16,7 +16,7 @@ from fedtempo.clock.server import Server
 from fedtempo.clock.setting import Setting, chunk_updates
 from fedtempo.clock.ticks import MAX_TICKS, Exact, exact, text
 from fedtempo.clock.timeline import Timeline
-from fedtempo.errors import ClockOverflow, InputError
+from fedtempo.errors import ClockOverflow, InputError, UnlawfulRule
 
 _MAX_NUMBER = 2**31 - 1  # round and job numbers are kept in 32 bits
 
@@ -85,6 +85,11 @@ def asked(setting: Setting, last: int = MAX_TICKS - 1) -> Iterator[tuple[Timelin
         for closed in islice(source, max(1, updates // setting.num_clients)):
             part.append(closed)
             before.append(server.phase)
+        if not part and not server.in_flight and server.deadline is None:
+            raise UnlawfulRule(
+                f"{setting.rule!r} has stopped after round {server.version - 1}: no job is out and no deadline is set; "
+                "close the round, send models, or set a deadline"
+            )
         if not part:
             return
         yield packed(setting, part, begin), before[:-1]
@@ -119,6 +124,10 @@ class Recording:
         self._held: list[Timeline] = []
         self._source = stream(setting)
 
+    def forget(self) -> None:
+        """Give the memory back; what is read from now on is made again."""
+        self._held, self._room = [], 0
+
     def rounds(self, count: int) -> Iterator[Timeline]:
         """The first `count` rounds, in chunks; fewer if the clock cannot count as far."""
         done = 0
@@ -139,7 +148,7 @@ class Recording:
             if done < count:
                 yield from _after(stream(self.setting, max_rounds=count), done)
         except ClockOverflow:
-            if not self._held:
+            if not done:
                 raise
             self._source = iter(())
 

@@ -16,9 +16,11 @@ from fractions import Fraction
 import numpy as np
 
 from fedtempo.clock.streams import stream_key, uniforms
-from fedtempo.clock.ticks import Exact, positive, text
+from fedtempo.clock.ticks import Exact, exact, positive, text
 from fedtempo.clock.times import ClientTimes, Floats, Ints, checked_ticks, per_client
-from fedtempo.errors import ClockOverflow, InputError
+from fedtempo.errors import InputError
+
+_TERMS = 20_000  # of a sum over k of P(T > kΔt), before its tail is taken together
 
 
 def _scaled(ratio: Fraction) -> Fraction:
@@ -33,6 +35,7 @@ class RandomTimes(ClientTimes):
     def __init__(self, means: Sequence[Fraction], resolution: Exact | None) -> None:
         self._means = tuple(means)
         self._floats = np.array([float(m) for m in means])
+        self._clock_means: Floats | None = None
         smallest = min(means)
         self._unit = _scaled(smallest) / 10**6 if resolution is None else positive(resolution, "resolution")
         if self._unit > smallest:
@@ -54,11 +57,31 @@ class RandomTimes(ClientTimes):
         return [text(mean) for mean in self._means]
 
     def draw(self, client: Ints, job: Ints, *, seed: int = 0) -> Ints:
-        if np.size(job) and int(np.max(job)) >= 2**32:
-            raise ClockOverflow("a client has done more than 2^32 jobs; ask for less time")
         client, job = np.broadcast_arrays(client, job)
         drawn = self.quantile(client, uniforms(stream_key("times", seed), client, job))
         return checked_ticks(np.ceil(drawn / float(self._unit)))
+
+    @property
+    def clock_mean_time(self) -> Floats:
+        if self._clock_means is None:
+            self._clock_means = self.rounds_of_law(self._unit) * float(self._unit)  # r·E⌈T/r⌉
+        return self._clock_means
+
+    def expected_rounds(self, wait: Fraction) -> Floats:
+        """E⌈⌈T/r⌉r/Δt⌉: the law's own E⌈T/Δt⌉ if r divides Δt, else corrected term by term."""
+        plain = self.rounds_of_law(wait)
+        if wait % self._unit == 0:
+            return plain
+        terms = max(1, min(_TERMS, math.ceil(40 * float(self._floats.max() / float(wait)))))
+        moments = [k * wait for k in range(terms)]
+        return plain + sum(
+            (self.survival(float(t // self._unit * self._unit)) - self.survival(float(t)) for t in moments),
+            np.zeros(self.num_clients),
+        )
+
+    @abstractmethod
+    def rounds_of_law(self, wait: Fraction) -> Floats:
+        """E⌈T_i/Δt⌉ of the law itself, before rounding up to ticks."""
 
     @abstractmethod
     def quantile(self, client: Ints, share: Floats) -> Floats:
@@ -89,11 +112,14 @@ class ExponentialTimes(RandomTimes):
     def quantile(self, client: Ints, share: Floats) -> Floats:
         return -self._floats[client] * np.log1p(-share)
 
-    def expected_rounds(self, wait: Fraction) -> Floats:
+    def rounds_of_law(self, wait: Fraction) -> Floats:
         return -1.0 / np.expm1(-float(wait) / self._floats)
 
+    def survival(self, time: float) -> Floats:
+        return np.asarray(np.exp(-max(time, 0.0) / self._floats), dtype=np.float64)
+
     def distribution(self, time: float) -> Floats:
-        return -np.expm1(-time / self._floats)
+        return -np.expm1(-max(time, 0.0) / self._floats)
 
 
 class LogNormalTimes(RandomTimes):
@@ -107,11 +133,8 @@ class LogNormalTimes(RandomTimes):
         self, means: Sequence[Exact], *, sigma: float | Sequence[float] = 0.5, resolution: Exact | None = None
     ) -> None:
         super().__init__(per_client(means, "mean time"), resolution)
-        widths = (
-            np.broadcast_to(np.asarray(sigma, dtype=np.float64), (self.num_clients,))
-            if np.ndim(sigma) == 0
-            else (np.asarray(sigma, dtype=np.float64))
-        )
+        given = [sigma] * self.num_clients if np.ndim(sigma) == 0 else list(sigma)  # type: ignore[arg-type]
+        widths = np.array([float(exact(width, "sigma")) for width in given])
         if widths.shape != (self.num_clients,):
             raise InputError(f"sigma: {widths.size} values for {self.num_clients} clients; give one, or one per client")
         if not (np.isfinite(widths).all() and (widths > 0).all() and (widths <= 5).all()):
@@ -124,22 +147,32 @@ class LogNormalTimes(RandomTimes):
 
         return np.asarray(np.exp(self._mu[client] + self._sigma[client] * ndtri(share)), dtype=np.float64)
 
+    def _score(self, time: float) -> Floats:
+        return np.asarray((math.log(time) - self._mu) / self._sigma)
+
+    def survival(self, time: float) -> Floats:
+        from scipy.special import ndtr
+
+        return np.asarray(ndtr(-self._score(time)), dtype=np.float64) if time > 0 else np.ones(self.num_clients)
+
     def distribution(self, time: float) -> Floats:
         from scipy.special import ndtr
 
-        if time <= 0:
-            return np.zeros(self.num_clients)
-        return np.asarray(ndtr((math.log(time) - self._mu) / self._sigma), dtype=np.float64)
+        return np.asarray(ndtr(self._score(time)), dtype=np.float64) if time > 0 else np.zeros(self.num_clients)
 
-    def expected_rounds(self, wait: Fraction) -> Floats:
+    def kinks(self) -> Floats:
+        narrow = self._sigma < 0.5  # narrow steps, which even panels in log time would miss
+        return np.unique(np.exp(self._mu[narrow, None] + self._sigma[narrow, None] * np.arange(-8, 9)))
+
+    def rounds_of_law(self, wait: Fraction) -> Floats:
         """Terms up to `count` are summed; the rest is the integral of the tail with Euler and Maclaurin's end terms."""
         from scipy.special import ndtr
 
         step = float(wait)
-        count = max(1, min(20_000, math.ceil(200 * float(self._floats.max()) / step)))
-        total = np.array([1.0 - self.distribution(k * step) for k in range(count)]).sum(axis=0)
+        count = max(64, min(_TERMS, math.ceil(200 * float(self._floats.max()) / step)))
+        total = sum((self.survival(k * step) for k in range(count)), np.zeros(self.num_clients))
         start = count * step
-        score = (math.log(start) - self._mu) / self._sigma
+        score = self._score(start)
         beyond = self._floats * ndtr(self._sigma - score) - start * ndtr(-score)  # E[(T − start)⁺]
         density = np.exp(-(score**2) / 2) / (start * self._sigma * math.sqrt(2 * math.pi))
         return np.asarray(total + beyond / step + ndtr(-score) / 2 + step * density / 12, dtype=np.float64)
@@ -167,10 +200,16 @@ class UniformTimes(RandomTimes):
     def quantile(self, client: Ints, share: Floats) -> Floats:
         return self._from[client] + self._width[client] * share
 
+    def survival(self, time: float) -> Floats:
+        return np.asarray(np.clip((self._from + self._width - time) / self._width, 0.0, 1.0))
+
     def distribution(self, time: float) -> Floats:
         return np.asarray(np.clip((time - self._from) / self._width, 0.0, 1.0))
 
-    def expected_rounds(self, wait: Fraction) -> Floats:
+    def kinks(self) -> Floats:
+        return np.unique(np.concatenate([self._from, self._from + self._width]))
+
+    def rounds_of_law(self, wait: Fraction) -> Floats:
         """The terms with kΔt below `low` are 1, those up to `high` an arithmetic series."""
         out = []
         for low, high in zip(self._low, self._high, strict=True):

@@ -53,6 +53,7 @@ class Server:
         self.arrived: dict[int, Job] = {}
         self.measures: dict[str, Mapping[int, object]] = dict(measures or {})
         self._next_job: dict[int, int] = {}
+        self._noted: dict[str, dict[int, float]] = {}
         self._state: State = None
         self._now: Tick = 0
 
@@ -78,9 +79,10 @@ class Server:
         self._state, action = self.rule.decide(self._state, event, self._view())
         return self._act(action)
 
-    def note(self, name: str, client: int, value: object) -> None:
+    def note(self, name: str, client: int, value: float) -> None:
         """Remember a measure of a client, such as its last loss, for rules that choose by it."""
-        self.measures[name] = {**self.measures.get(name, {}), client: value}
+        self._noted.setdefault(name, {})[client] = value
+        self.measures[name] = {**self.measures.get(name, {}), **self._noted[name]}
 
     def _book(self, event: Event) -> bool:
         """Enter the event; False if there is nothing to tell the rule."""
@@ -163,7 +165,7 @@ class Server:
         return self.rule.phase(self._state)
 
     def snapshot(self) -> dict[str, object]:
-        """Everything but the rule and the measures, as JSON-able values."""
+        """Everything but the rule and the measures given at the start, as JSON-able values."""
         return {
             "format": SNAPSHOT_FORMAT,
             "unit": str(self.unit),
@@ -174,6 +176,7 @@ class Server:
             "in_flight": [list(job) for _, job in sorted(self.in_flight.items())],
             "arrived": [list(job) for job in self.arrived.values()],
             "next_job": sorted(self._next_job.items()),
+            "noted": [[name, client, value] for name, row in self._noted.items() for client, value in row.items()],
             "state": _plain(self._state),
         }
 
@@ -194,6 +197,8 @@ class Server:
         server.in_flight = {fields[0]: Job(*fields) for fields in plain["in_flight"]}
         server.arrived = {fields[0]: Job(*fields) for fields in plain["arrived"]}
         server._next_job = dict(map(tuple, plain["next_job"]))
+        for name, client, value in plain["noted"]:
+            server.note(name, client, value)
         server._state = _tupled(plain["state"])
         return server
 

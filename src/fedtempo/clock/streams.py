@@ -13,6 +13,8 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtempo.errors import ClockOverflow
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _BLOCK = 1 << 14  # counters handled at once: small enough for the processor's cache
@@ -44,9 +46,16 @@ def threefry(key: Key, a: NDArray[np.uint32], b: NDArray[np.uint32]) -> tuple[ND
     return x, y
 
 
+def _word(counter: ArrayLike) -> NDArray[np.uint32]:
+    numbers = np.asarray(counter)
+    if numbers.size and (int(numbers.max()) >= 2**32 or int(numbers.min()) < 0):
+        raise ClockOverflow("a client has done more jobs, or a run more rounds, than 2^32; ask for less time")
+    return numbers.astype(np.uint32)
+
+
 def uniforms(key: Key, a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
     """Uniform numbers strictly between 0 and 1 (52 bits), one for each pair of counters (broadcast)."""
-    first, second = np.broadcast_arrays(np.asarray(a, dtype=np.uint32), np.asarray(b, dtype=np.uint32))
+    first, second = np.broadcast_arrays(_word(a), _word(b))
     flat_a, flat_b = np.atleast_1d(first).ravel(), np.atleast_1d(second).ravel()
     out = np.empty(flat_a.size, dtype=np.float64)
     for start in range(0, flat_a.size, _BLOCK):

@@ -18,7 +18,8 @@ from fedtempo.errors import ClockOverflow, InputError
 MAX_TICKS = 2**61
 """No moment and no duration may reach this many ticks, so that sums of two stay inside 64 bits."""
 
-_MAX_DIGITS = 60
+_MAX_DIGITS = 60  # of a decimal, and its largest exponent
+_MAX_BITS = 1100  # of a numerator or denominator: as many as the largest float has
 
 Exact = int | float | str | Fraction | Decimal
 """What is accepted where an exact number is wanted: 3, 0.2 (the decimal), "1/3", Fraction, Decimal."""
@@ -26,46 +27,66 @@ Exact = int | float | str | Fraction | Decimal
 
 def exact(value: object, what: str = "number") -> Fraction:
     """The rational that `value` means; a float means its shortest decimal, so that 0.2 is 1/5."""
-    refuse = InputError(f"{what}: {value!r} is not a number; write it as 3, 0.25, '1/3' or a Fraction")
+    number = _rational(value)
+    if isinstance(number, str):
+        raise InputError(f"{what}: {_shown(value)} {number}")
+    if max(number.numerator.bit_length(), number.denominator.bit_length()) > _MAX_BITS:
+        raise InputError(f"{what}: {_shown(value)} {_TOO_LONG}")
+    return number
+
+
+_NO_NUMBER = "is not a number; write it as 3, 0.25, '1/3' or a Fraction"
+_NOT_FINITE = "is not finite; give a finite number"
+_TOO_LONG = "has too many digits or too large an exponent; round it"
+
+
+def _rational(value: object) -> Fraction | str:
+    """The rational, or what is wrong with the value."""
     if isinstance(value, bool):
-        raise refuse
+        return _NO_NUMBER
     if isinstance(value, Integral):
         return Fraction(int(value))
     if isinstance(value, Rational):
         return Fraction(int(value.numerator), int(value.denominator))
-    if isinstance(value, Real):
-        if not math.isfinite(value):
-            raise InputError(f"{what}: {float(value)} is not finite; give a finite number")
-        return Fraction(str(value))  # numpy scalars print their shortest decimal too
     if isinstance(value, Decimal):
-        return _decimal(value, what)
-    if isinstance(value, str):
-        try:
-            top, slash, bottom = value.strip().partition("/")
-            over, under = Decimal(top), Decimal(bottom) if slash else Decimal(1)
-        except InvalidOperation:
-            raise refuse from None
-        bottom_part = _decimal(under, what)
-        if bottom_part == 0:
-            raise refuse
-        return _decimal(over, what) / bottom_part
-    raise refuse
+        return _of_decimal(value)
+    if isinstance(value, Real):
+        return Fraction(str(value)) if math.isfinite(value) else _NOT_FINITE  # numpy scalars print short decimals too
+    if not isinstance(value, str):
+        return _NO_NUMBER
+    top, slash, bottom = value.strip().partition("/")
+    try:
+        over, under = _of_decimal(Decimal(top)), _of_decimal(Decimal(bottom if slash else 1))
+    except InvalidOperation:
+        return _NO_NUMBER
+    if isinstance(over, str) or isinstance(under, str):
+        return over if isinstance(over, str) else str(under)
+    return over / under if under else _NO_NUMBER
 
 
-def _decimal(value: Decimal, what: str) -> Fraction:
+def _of_decimal(value: Decimal) -> Fraction | str:
     if not value.is_finite():
-        raise InputError(f"{what}: {value} is not finite; give a finite number")
-    _, digits, exponent = value.as_tuple()
-    if len(digits) > _MAX_DIGITS or abs(int(exponent)) > _MAX_DIGITS:
-        raise InputError(f"{what}: {str(value)[:40]} has too many digits or too large an exponent; round it")
+        return _NOT_FINITE
+    if abs(value.adjusted()) > _MAX_DIGITS or len(value.as_tuple().digits) > _MAX_DIGITS:
+        return _TOO_LONG
     return Fraction(value)
+
+
+def _shown(value: object) -> str:
+    """What was given, shortened, and never longer to print than to read."""
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        return "a number"
+    if isinstance(value, Fraction) and max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
+        return "a fraction"
+    written = repr(value) if isinstance(value, str) else str(value)
+    return written if len(written) <= 120 else f"{written[:60]}…"
 
 
 def positive(value: object, what: str) -> Fraction:
     """As `exact`, and above zero."""
     number = exact(value, what)
     if number <= 0:
-        raise InputError(f"{what}: {value} is not above zero; give a positive number")
+        raise InputError(f"{what}: {_shown(value).strip(chr(39))} is not above zero; give a positive number")
     return number
 
 
@@ -95,8 +116,13 @@ def in_ticks(moment: Fraction, unit: Fraction, what: str = "time") -> int:
     ticks = moment // unit
     if ticks >= MAX_TICKS:
         raise ClockOverflow(
-            f"{what} {float(moment):g} is {float(ticks):.2g} ticks of {float(unit):.2g}, "
+            f"{what} {_roughly(moment)} is {_roughly(Fraction(ticks))} ticks of {_roughly(unit)}, "
             "more than a 64-bit clock can count; "
             "round the times and waits to fewer digits, or ask for less time"
         )
     return int(ticks)
+
+
+def _roughly(number: Fraction) -> str:
+    """A few digits of a rational of any size."""
+    return f"{Decimal(number.numerator) / Decimal(number.denominator):.6g}"

@@ -67,7 +67,7 @@ class Timeline:
 
     def __getitem__(self, which: slice) -> Timeline:
         """Rounds by position: ``line[10:20]``; numbers and times stay those of the whole run."""
-        if which.step not in (None, 1):
+        if getattr(which, "step", 0) not in (None, 1):
             raise TypeError("a timeline is sliced by rounds, as line[10:20]; for one round use line.rounds")
         begin, stop, _ = which.indices(self.num_rounds)
         stop = max(begin, stop)
@@ -206,6 +206,14 @@ class Timeline:
             f"Timeline({self.num_rounds} rounds, {self.num_updates} updates of {self.num_clients} clients, "
             f"time {float(self.start * self.unit):g} to {float(self.start * self.unit + self.duration):g})"
         )
+
+
+def by_client(client: NDArray[Any], num_clients: int) -> tuple[I64, I64, I64]:
+    """The order by client that keeps each client's entries in order, entries per client, and each one's place there."""
+    order = np.argsort(client, kind="stable")
+    counts = np.bincount(client, minlength=num_clients)
+    place = np.arange(len(client)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return order, counts, place
 
 
 def _refuse(wrong: object, law: str) -> None:

@@ -70,12 +70,30 @@ class ClientTimes(ABC):
         """E⌈T_i/Δt⌉ as rationals, where they are."""
         return None
 
-    def distribution(self, time: float) -> Floats | None:
-        """P(T_i ≤ time), one per client; None where only draws are known."""
-        return None
+    @property
+    def clock_mean_time(self) -> Floats:
+        """E[T_i] of the durations that the clock sees, rounded up to ticks where times are drawn."""
+        return self.mean_time
+
+    @abstractmethod
+    def survival(self, time: float) -> Floats:
+        """P(T_i > time), one per client."""
+
+    def distribution(self, time: float) -> Floats:
+        """P(T_i ≤ time), one per client."""
+        return 1.0 - self.survival(time)
+
+    def kinks(self) -> Floats:
+        """The moments at which `survival` is not smooth."""
+        return np.empty(0)
 
     def longest(self) -> tuple[Fraction, ...] | None:
         """The longest time that each client can need; None where there is no such bound."""
+        return None
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """What the clients are called, where they have names of their own."""
         return None
 
     @property
@@ -114,6 +132,8 @@ class FixedTimes(ClientTimes):
     random = False
 
     def __init__(self, times: Iterable[Exact]) -> None:
+        if isinstance(times, str):
+            raise InputError(f"times: {times!r} is one text; give a list with one time per client, as [1, 2, '5/2']")
         rational = per_client(times, "time")
         unit = common_unit(rational)
         longest = max(rational)
@@ -202,7 +222,8 @@ class FixedTimes(ClientTimes):
 
     @property
     def mean_time(self) -> Floats:
-        return self._ticks.astype(np.float64) * float(self._unit)
+        whole = self._ticks * float(self._unit.numerator)
+        return np.asarray(whole / float(self._unit.denominator))  # rounded once, where the numbers are not too long
 
     @property
     def exact_mean_time(self) -> tuple[Fraction, ...]:
@@ -226,8 +247,11 @@ class FixedTimes(ClientTimes):
     def exact_expected_rounds(self, wait: Fraction) -> tuple[Fraction, ...]:
         return tuple(Fraction(int(n)) for n in self.rounds_needed(wait))
 
-    def distribution(self, time: float) -> Floats:
-        return (self.mean_time <= time).astype(np.float64)
+    def survival(self, time: float) -> Floats:
+        return (self.mean_time > time).astype(np.float64)
+
+    def kinks(self) -> Floats:
+        return np.unique(self.mean_time)
 
     def longest(self) -> tuple[Fraction, ...]:
         return self.exact_mean_time

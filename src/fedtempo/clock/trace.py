@@ -46,13 +46,16 @@ class TraceTimes(ClientTimes):
             rows = [[-(-d // step) * step for d in row] for row in rows]
         self.mode: Literal["replay", "bootstrap"] = mode
         self.random = mode == "bootstrap"
-        self.names = tuple(names) if names is not None else tuple(str(i) for i in range(len(rows)))
+        self._names = tuple(names) if names is not None else tuple(str(i) for i in range(len(rows)))
         self._unit = common_unit(d for row in rows for d in row)
         if max(d for row in rows for d in row) / self._unit >= MAX_TICKS:
             raise ClockOverflow("the trace's durations have too many digits for a 64-bit clock; pass resolution=")
         self._rows = rows
         self._length = np.array([len(row) for row in rows], dtype=np.int64)
         self._first = np.cumsum(self._length) - self._length
+        self._means = tuple(sum(int(d / self._unit) for d in row) * self._unit / len(row) for row in rows)
+        self._mean_floats = np.array([float(mean) for mean in self._means])
+        self._floats = np.array([float(d) for row in rows for d in row])
         self._ticks = np.array([int(d / self._unit) for row in rows for d in row], dtype=np.int64)
 
     @classmethod
@@ -64,8 +67,10 @@ class TraceTimes(ClientTimes):
         Clients are numbered in the order of their labels if all labels are whole numbers, else as they first appear.
         """
         path = Path(path)
-        if not path.is_file():
+        if not path.exists():
             raise DataMissing(f"{path}: no such trace file; check the path")
+        if not path.is_file():
+            raise InputError(f"{path}: not a file; a trace is a CSV or Parquet file with columns client, duration")
         records = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
         found: dict[str, list[Fraction]] = {}
         for place, client, duration in records:
@@ -73,9 +78,13 @@ class TraceTimes(ClientTimes):
         if not found:
             raise InputError(f"{path}: the trace has no rows; give at least one client,duration")
         names = list(found)
-        if all(name.lstrip("-").isdecimal() for name in names):
+        if all(name.removeprefix("-").isdecimal() for name in names):
             names.sort(key=int)
         return cls([found[name] for name in names], mode=mode, resolution=resolution, names=names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._names
 
     @property
     def num_clients(self) -> int:
@@ -87,11 +96,11 @@ class TraceTimes(ClientTimes):
 
     @property
     def mean_time(self) -> Floats:
-        return np.array([float(m) for m in self.exact_mean_time])
+        return self._mean_floats
 
     @property
     def exact_mean_time(self) -> tuple[Fraction, ...]:
-        return tuple(sum(row, Fraction(0)) / len(row) for row in self._rows)
+        return self._means
 
     def draw(self, client: Ints, job: Ints, *, seed: int = 0) -> Ints:
         client, job = np.broadcast_arrays(client, job)
@@ -103,14 +112,22 @@ class TraceTimes(ClientTimes):
         return np.asarray(self._ticks[self._first[client] + place])
 
     def exact_expected_rounds(self, wait: Fraction) -> tuple[Fraction, ...]:
-        return tuple(Fraction(sum(-(-d // wait) for d in row), len(row)) for row in self._rows)
+        ratio = self._unit / wait
+        top, bottom = ratio.numerator, ratio.denominator
+        needed = [-(-t * top // bottom) for t in self._ticks.tolist()]
+        parts = zip(self._first.tolist(), self._length.tolist(), strict=True)
+        return tuple(Fraction(sum(needed[begin : begin + length]), length) for begin, length in parts)
 
     def expected_rounds(self, wait: Fraction) -> Floats:
         return np.array([float(n) for n in self.exact_expected_rounds(wait)])
 
+    def survival(self, time: float) -> Floats:
+        still = self._floats > time
+        return np.asarray(np.add.reduceat(still.astype(np.int64), self._first) / self._length, dtype=np.float64)
+
     def distribution(self, time: float) -> Floats:
-        done = np.add.reduceat((self._ticks * float(self._unit) <= time).astype(np.float64), self._first)
-        return np.asarray(done / self._length, dtype=np.float64)
+        done = self._floats <= time
+        return np.asarray(np.add.reduceat(done.astype(np.int64), self._first) / self._length, dtype=np.float64)
 
     def longest(self) -> tuple[Fraction, ...]:
         return tuple(max(row) for row in self._rows)
@@ -119,9 +136,8 @@ class TraceTimes(ClientTimes):
     def job_period(self) -> Ints | None:
         return None if self.random else self._length
 
-    def steps(self) -> Floats:
-        """The moments at which `distribution` jumps."""
-        return np.unique(self._ticks).astype(np.float64) * float(self._unit)
+    def kinks(self) -> Floats:
+        return np.unique(self._floats)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TraceTimes) and self.mode == other.mode and self._rows == other._rows
@@ -168,12 +184,17 @@ def _parquet(path: Path) -> Iterable[tuple[str, str, object]]:
     try:
         table = parquet.read_table(path, columns=["client", "duration"])
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a Parquet file with columns client, duration ({error})") from None
+        raise InputError(
+            f"{path}: not a Parquet file with columns client, duration ({str(error).splitlines()[0]})"
+        ) from None
     if {"client", "duration"} - set(table.column_names):
         raise InputError(f"{path}: it must have the columns client and duration, not {table.column_names}")
+    durations = table.column("duration").to_pylist()
+    if table.schema.field("duration").type == pyarrow.float32():  # 0.1 in 32 bits means 1/10 too
+        durations = [None if d is None else np.float32(d) for d in durations]
     for number, (client, duration) in enumerate(
-        zip(table.column("client").to_pylist(), table.column("duration").to_pylist(), strict=True), start=1
+        zip(table.column("client").to_pylist(), durations, strict=True), start=1
     ):
-        if client is None or duration is None:
+        if client is None or duration is None or not str(client).strip():
             raise InputError(f"{path}, row {number}: an empty value; every row needs client and duration")
-        yield f"row {number}", str(client), duration
+        yield f"row {number}", str(client).strip(), duration

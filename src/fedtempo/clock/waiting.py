@@ -43,6 +43,9 @@ class WaitingRule(ABC):
     counts_draws: bool = False
     """Whether a client may be sent one job that counts several draws."""
 
+    constant_phase: bool = False
+    """Whether `phase` is always 0: the future depends on the ages of jobs alone."""
+
     returns_to_contributors: bool = True
     """Whether each contributor, and nobody else, gets the new model as soon as it is made."""
 
@@ -76,7 +79,10 @@ class WaitingRule(ABC):
 
 
 def resend(event: Event) -> Action:
-    """What most rules do about a client that joins or fails: send it the current model."""
+    """What most rules do about a client that joins or fails: send it the current model, before anything else.
+
+    A rule that closes a round instead leaves that client without a job for good.
+    """
     if isinstance(event, Joined):
         return Send((event.client,))
     if isinstance(event, Failed):

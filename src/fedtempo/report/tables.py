@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from decimal import Decimal
 from fractions import Fraction
 from typing import IO, cast
 
@@ -43,8 +44,8 @@ def show_plan(plan: Plan, *, details: bool = False) -> None:
     clients = plan.times.num_clients
     means = plan.times.mean_time
     out.print(
-        f"{clients} clients, {plan.times.law} times from {_short(means.min())} to {_short(means.max())}, "
-        f"{plan.weight_rule.name} weights"
+        f"{clients} client{'s' * (clients != 1)}, {plan.times.law} times from {_short(means.min())} to "
+        f"{_short(means.max())}, {plan.weight_rule.label} weights"
     )
     _show_pace(out, plan)
     _show_fairness(out, plan)
@@ -59,8 +60,8 @@ def show_plan(plan: Plan, *, details: bool = False) -> None:
 def _show_pace(out: Console, plan: Plan) -> None:
     pace = _table(out, "Pace and staleness")
     pace.add_column("scheme", no_wrap=True)
-    for name in ("rounds/time", "updates/time", "idle", "delay mean", "max", "server step/time"):
-        pace.add_column(name, justify="right")
+    for name in ("rounds/time", "updates/time", "idle", "delay mean", "max", "step/time"):
+        pace.add_column(name, justify="right", overflow="fold")
     for s in plan.schemes:
         step = s.server_step_per_time
         pace.add_row(
@@ -79,7 +80,7 @@ def _show_fairness(out: Console, plan: Plan) -> None:
     fair = _table(out, "Windows, weights d_i, and what identical weights would cost")
     fair.add_column("scheme", no_wrap=True)
     for name in ("window", "practical", "d min", "d max", "bias", "χ²"):
-        fair.add_column(name, justify="right")
+        fair.add_column(name, justify="right", overflow="fold")
     for s in plan.schemes:
         values = None if s.weights is None else s.weights.values[-1]
         fair.add_row(
@@ -102,10 +103,11 @@ def _show_clients(out: Console, plan: Plan, scheme: SchemePlan) -> None:
         table.add_column(name, justify="right")
     part, times, importance = scheme.run.participation, plan.times.mean_time, plan.importance.values
     expected = scheme.expected_weights
+    names = plan.times.names
     for i in range(plan.times.num_clients):
         weight = None if scheme.weights is None else scheme.weights.stage(scheme.weights.num_stages - 1)[i]
         table.add_row(
-            str(i),
+            names[i] if names is not None else str(i),
             _short(times[i]),
             _short(importance[i]),
             _value(part.exact[i] if part.exact is not None else float(part.share[i])),
@@ -164,5 +166,4 @@ def _whole(number: int | None) -> str:
         return "–"
     if number < 10**7:
         return str(number)
-    digits = str(number)
-    return f"{digits[0]}.{digits[1:3]}e{len(digits) - 1}"
+    return f"{Decimal(number):.2e}".replace("e+", "e")

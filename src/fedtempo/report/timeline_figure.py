@@ -180,11 +180,9 @@ def _aggregations(axes: Axes, setting: Setting, line: Timeline, clients: int) ->
         heads = float(np.clip(700.0 / clients, 8, 34)) * (0.35 if dense else 1.0)
         axes.scatter(when, line.client - 0.36, s=heads, marker="v", color=_INK, linewidth=0, zorder=5, clip_on=False)
     if line.num_rounds <= 40:
-        previous = -1.0
-        for n, end in enumerate(ends.tolist(), start=line.first_round + 1):
-            if end > previous:  # rounds that end together share one label's place
-                axes.annotate(f"$\\theta^{{{n}}}$", (end, -1.1), (0, 6), textcoords="offset points", ha="center")
-            previous = end
+        newest = {end: n for n, end in enumerate(ends.tolist(), start=line.first_round + 1)}  # of those made together
+        for end, n in newest.items():
+            axes.annotate(f"$\\theta^{{{n}}}$", (end, -1.1), (0, 6), textcoords="offset points", ha="center")
 
 
 def _legend(figure: Figure, axes: Axes, jobs: _Jobs, colours: ListedColormap, norm: BoundaryNorm) -> None:

@@ -27,6 +27,8 @@ def _moment(origin: Tick, count: int, wait: Fraction, unit: Fraction) -> Tick:
 class FixedInterval(WaitingRule):
     """A round ends every `wait`. The state is (the clock's origin, the number of the next interval's end)."""
 
+    constant_phase = True
+
     wait: Fraction
 
     def __post_init__(self) -> None:
@@ -61,7 +63,7 @@ class FixedInterval(WaitingRule):
 class IntervalStages(WaitingRule):
     """Rounds of one length for a number of rounds, then of another; the last length stays.
 
-    The state is (the stage's origin, the stage, the number of the next interval's end in it).
+    The state is (the stage's origin, the stage, the number of the next interval's end in it, rounds done in it).
     """
 
     stages: tuple[tuple[Fraction, int | None], ...]
@@ -88,24 +90,23 @@ class IntervalStages(WaitingRule):
         return tuple(starts)
 
     def start(self, view: View) -> tuple[State, tuple[int, ...]]:
-        return (view.now, 0, 1), tuple(sorted(view.clients))
+        return (view.now, 0, 1, 0), tuple(sorted(view.clients))
 
     def deadline(self, state: State, view: View) -> Tick:
-        origin, stage, count = state
+        origin, stage, count, _ = state
         return _moment(origin, count, self.stages[stage][0], view.unit)
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
         if not isinstance(event, Deadline):
             return state, resend(event)
-        origin, stage, count = state
+        origin, stage, count, done = state
         wait, rounds = self.stages[stage]
-        if rounds is not None and count >= rounds:
-            following: State = (max(view.now, _moment(origin, count, wait, view.unit)), stage + 1, 1)
+        reached = max(count, int((view.now - origin) * view.unit // wait))  # more than `count` if the server was late
+        if rounds is not None and done + 1 >= rounds:
+            following: State = (_moment(origin, reached, wait, view.unit), stage + 1, 1, 0)
         else:
-            passed = int((view.now - origin) * view.unit // wait)
-            following = (origin, stage, max(count, passed) + 1)
+            following = (origin, stage, reached + 1, done + 1)
         return following, Close(tuple(view.arrived.values()))
 
     def phase(self, state: State) -> int | None:
-        _, stage, _ = state
-        return 0 if stage == len(self.stages) - 1 else None
+        return 0 if state[1] == len(self.stages) - 1 else None

@@ -18,9 +18,9 @@ import numpy as np
 
 from fedtempo.clock.events import Action, Close, Event, Send, View
 from fedtempo.clock.setting import Setting, add_up, chunk_updates
-from fedtempo.clock.streams import stream_key, uniforms
+from fedtempo.clock.streams import Key, stream_key, uniforms
 from fedtempo.clock.ticks import MAX_TICKS
-from fedtempo.clock.timeline import I64, Timeline
+from fedtempo.clock.timeline import I64, Timeline, by_client
 from fedtempo.clock.times import Floats
 from fedtempo.clock.waiting import State, WaitingRule
 from fedtempo.errors import InputError
@@ -28,7 +28,10 @@ from fedtempo.errors import InputError
 
 @dataclass(frozen=True)
 class SampledClients(WaitingRule):
-    """Each round waits for the `size` clients that were chosen for it."""
+    """Each round waits for the `size` clients that were chosen for it.
+
+    The state counts how often all that were chosen for the current round have failed or left.
+    """
 
     size: int
     random = True
@@ -39,17 +42,20 @@ class SampledClients(WaitingRule):
             raise InputError(f"sample: {self.size} clients make no round; give at least 1")
 
     def start(self, view: View) -> tuple[State, tuple[int, ...]]:
-        return None, self.choose(view.version, view)
+        return 0, self.choose(view.version, 0, view)
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
         if view.in_flight or not view.clients:
             return state, None
         if view.arrived:
-            return state, Close(tuple(view.arrived.values()), self.choose(view.version + 1, view))
-        return state, Send(self.choose(view.version, view))  # all that were chosen have failed or left
+            return 0, Close(tuple(view.arrived.values()), self.choose(view.version + 1, 0, view))
+        return state + 1, Send(self.choose(view.version, state + 1, view))
+
+    def phase(self, state: State) -> int:
+        return int(state)
 
     @abstractmethod
-    def choose(self, number: int, view: View) -> tuple[int, ...]:
+    def choose(self, number: int, attempt: int, view: View) -> tuple[int, ...]:
         """The clients of round `number`; a client drawn twice is named twice."""
 
 
@@ -61,10 +67,10 @@ class UniformSample(SampledClients):
         if self.size > num_clients:
             raise InputError(f"sample: {self.size} clients cannot be drawn from {num_clients}; make it smaller")
 
-    def choose(self, number: int, view: View) -> tuple[int, ...]:
+    def choose(self, number: int, attempt: int, view: View) -> tuple[int, ...]:
         present = sorted(view.clients)
         size = min(self.size, len(present))
-        [places] = _without_replacement(view.seed, np.array([number]), size, len(present))
+        [places] = _without_replacement(view.seed, np.array([number]), size, len(present), attempt)
         return tuple(present[p] for p in places.tolist())
 
     def chunks(self, setting: Setting) -> Iterator[Timeline]:
@@ -80,11 +86,11 @@ class MultinomialSample(SampledClients):
 
     counts_draws = True
 
-    def choose(self, number: int, view: View) -> tuple[int, ...]:
+    def choose(self, number: int, attempt: int, view: View) -> tuple[int, ...]:
         present = sorted(view.clients)
         known = view.measures.get("importance", {})
         importance = np.array([_number(known.get(c, 1.0 / len(present))) for c in present])
-        [places] = _with_replacement(view.seed, np.array([number]), self.size, importance)
+        [places] = _with_replacement(view.seed, np.array([number]), self.size, importance, attempt)
         return tuple(present[p] for p in places.tolist())
 
     def chunks(self, setting: Setting) -> Iterator[Timeline]:
@@ -99,12 +105,13 @@ class FastestClients(SampledClients):
     """The m clients with the smallest known mean time; ties by index."""
 
     random = False
+    constant_phase = True
 
     def check(self, num_clients: int) -> None:
         if self.size > num_clients:
             raise InputError(f"sample: {self.size} clients cannot be chosen from {num_clients}; make it smaller")
 
-    def choose(self, number: int, view: View) -> tuple[int, ...]:
+    def choose(self, number: int, attempt: int, view: View) -> tuple[int, ...]:
         known: Any = view.measures.get("mean_time", {})
         ranked = sorted(view.clients, key=lambda c: (c not in known, known.get(c, 0), c))
         return tuple(sorted(ranked[: self.size]))
@@ -119,9 +126,13 @@ def _number(value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _without_replacement(seed: int, numbers: I64, size: int, num_clients: int) -> I64:
+def _stream(seed: int, attempt: int) -> Key:
+    return stream_key("sampling" if attempt == 0 else f"sampling again {attempt}", seed)
+
+
+def _without_replacement(seed: int, numbers: I64, size: int, num_clients: int, attempt: int = 0) -> I64:
     """Floyd's way to a uniform set, all rounds at once: [round, place], ascending."""
-    drawn = uniforms(stream_key("sampling", seed), numbers[:, None], np.arange(size))
+    drawn = uniforms(_stream(seed, attempt), numbers[:, None], np.arange(size))
     chosen = np.empty((len(numbers), size), dtype=np.int64)
     for k in range(size):
         top = num_clients - size + k
@@ -131,9 +142,9 @@ def _without_replacement(seed: int, numbers: I64, size: int, num_clients: int) -
     return np.sort(chosen, axis=1)
 
 
-def _with_replacement(seed: int, numbers: I64, size: int, importance: Floats) -> I64:
+def _with_replacement(seed: int, numbers: I64, size: int, importance: Floats, attempt: int = 0) -> I64:
     """`size` draws by importance, all rounds at once: [round, draw], ascending."""
-    drawn = uniforms(stream_key("sampling", seed), numbers[:, None], np.arange(size))
+    drawn = uniforms(_stream(seed, attempt), numbers[:, None], np.arange(size))
     steps = np.cumsum(importance)
     places = np.searchsorted(steps / steps[-1], drawn, side="right")
     return np.sort(np.minimum(places, len(importance) - 1), axis=1)
@@ -175,10 +186,8 @@ def _chunks(setting: Setting, sets: Any, size: int) -> Iterator[Timeline]:
 
 def _count_up(client: I64, done: I64) -> I64:
     """The job number of each entry: how often its client came before; `done` is moved on."""
-    order = np.argsort(client, kind="stable")
-    counts = np.bincount(client, minlength=len(done))
-    rank = np.arange(len(client)) - np.repeat(np.cumsum(counts) - counts, counts)
+    order, counts, place = by_client(client, len(done))
     job = np.empty_like(client)
-    job[order] = rank + np.repeat(done, counts)
+    job[order] = place + np.repeat(done, counts)
     done += counts
     return job

@@ -18,6 +18,8 @@ from fedtempo.errors import InputError
 class WaitForAll(WaitingRule):
     """A round ends when no job is out any more. `alone`: centralized learning (appendix C.1), M = 1."""
 
+    constant_phase = True
+
     alone: bool = False
 
     def check(self, num_clients: int) -> None:
@@ -25,9 +27,11 @@ class WaitForAll(WaitingRule):
             raise InputError(f"centralized training has one client, not {num_clients}; use FedAvg, or a single time")
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
+        if (again := resend(event)) is not None:
+            return state, again
         if not view.in_flight and view.arrived:
             return state, Close(tuple(view.arrived.values()))
-        return state, resend(event)
+        return state, None
 
     def chunks(self, setting: Setting) -> Iterator[Timeline]:
         return _chunks(setting)

@@ -16,6 +16,8 @@ from fedtempo.clock.waiting import State, WaitingRule, resend
 class WaitForNext(WaitingRule):
     """A round ends with each update."""
 
+    constant_phase = True
+
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
         if isinstance(event, Arrived):
             return state, Close((event.job,))

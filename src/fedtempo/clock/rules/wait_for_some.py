@@ -16,7 +16,7 @@ from fedtempo.clock.carrier import Durations
 from fedtempo.clock.events import Action, Close, Event, View
 from fedtempo.clock.setting import Setting, chunk_updates
 from fedtempo.clock.ticks import MAX_TICKS
-from fedtempo.clock.timeline import I64, Timeline
+from fedtempo.clock.timeline import I64, Timeline, by_client
 from fedtempo.clock.times import FixedTimes
 from fedtempo.clock.waiting import State, WaitingRule, resend
 from fedtempo.errors import InputError
@@ -30,6 +30,8 @@ _Race = Callable[[int], tuple[I64, I64]]
 @dataclass(frozen=True)
 class WaitForSome(WaitingRule):
     """A round ends when `size` updates are there, or all that can come if fewer clients are left than that."""
+
+    constant_phase = True
 
     size: int
 
@@ -45,10 +47,12 @@ class WaitForSome(WaitingRule):
             )
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
+        if (again := resend(event)) is not None:
+            return state, again
         out = len(view.arrived) + len(view.in_flight)
         if view.arrived and len(view.arrived) >= min(self.size, max(out, len(view.clients))):
             return state, Close(tuple(islice(view.arrived.values(), self.size)))
-        return state, resend(event)
+        return state, None
 
     def chunks(self, setting: Setting) -> Iterator[Timeline]:
         return _chunks(setting, self.size)
@@ -66,13 +70,11 @@ def _chunks(setting: Setting, size: int) -> Iterator[Timeline]:
         if not len(ends):
             return
         number = version + np.repeat(np.arange(len(ends)), size)
-        order = np.argsort(who, kind="stable")
-        counts = np.bincount(who, minlength=clients)
-        first = (np.cumsum(counts) - counts)[counts > 0]
+        order, counts, place = by_client(who, clients)
         bases, jobs = np.empty(len(who), dtype=np.int64), np.empty(len(who), dtype=np.int64)
         bases[order[1:]] = number[order[:-1]] + 1
-        bases[order[first]] = base[counts > 0]
-        jobs[order] = np.arange(len(who)) - np.repeat(np.cumsum(counts) - counts - job, counts)
+        bases[order[place == 0]] = base[counts > 0]
+        jobs[order] = place + np.repeat(job, counts)
         base[who] = number + 1
         job += counts
         yield Timeline(
@@ -106,6 +108,7 @@ def _heap_race(setting: Setting, size: int) -> _Race:
             taken = [pop(heap) for _ in range(size)]
             now = max(now, taken[-1] // clients)
             if now >= MAX_TICKS:
+                heap.extend(taken)  # so that a later call ends here too
                 break
             chosen = sorted([packed % clients for packed in taken])
             for i in chosen:
