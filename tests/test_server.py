@@ -175,8 +175,21 @@ def test_rules_hear_of_measures() -> None:
     [job] = server.start()
     assert job.client == 1
     server.note("mean_time", 2, 1)
-    _, [following] = server.tell(Arrived(job), 4)
-    assert following.client == 2
+    restored = Server.restore(FastestClients(1), server.snapshot(), measures={"mean_time": {0: 3, 1: 2, 2: 5}})
+    for answering in (server, restored):
+        _, [following] = answering.tell(Arrived(job), 4)
+        assert following.client == 2
+
+
+def test_another_sample_is_drawn_when_all_of_one_have_failed() -> None:
+    server = Server(UniformSample(1), range(6), unit=Fraction(1), seed=1)
+    [job] = server.start()
+    tried = [job.client]
+    for now in range(1, 30):
+        _, [job] = server.tell(Failed(job), now)
+        assert job.base == 0
+        tried.append(job.client)
+    assert set(tried) == set(range(6))
 
 
 def test_a_snapshot_of_another_format_is_refused() -> None:

@@ -129,7 +129,7 @@ def read_times(
 
 
 def _trace_path(given: str) -> Path | None:
-    if len(given) > 4000 or (any(len(part) > 255 for part in given.split("/"))):
+    if not given.strip() or len(given) > 4000 or (any(len(part) > 255 for part in given.split("/"))):
         return None  # no file has such a name
     path = Path(given)
     return path if path.suffix.lower() in (".csv", ".parquet", ".pq") or path.exists() else None
