@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.weighting import parse_discount
+from fedtempo.discounts import parse_discount
 
 F80 = ft.FixedTimes.spread(clients=10, slowdown=80)
 DETERMINISTIC = [ft.FedAvg(), ft.AsyncFedAvg(), ft.FedFix("1/2"), ft.FedFix("1/5"), ft.FedBuff(5), ft.FedBuff(3)]

@@ -15,7 +15,7 @@ _HOME = {
     "Centralized": "schemes",
     "ClientTimes": "clock.times",
     "ClockOverflow": "errors",
-    "ConstantDiscount": "weighting",
+    "ConstantDiscount": "discounts",
     "Cycle": "clock.cycle",
     "DataMissing": "errors",
     "Discounted": "weighting",
@@ -26,7 +26,7 @@ _HOME = {
     "FedFix": "schemes",
     "FedtempoError": "errors",
     "FixedTimes": "clock.times",
-    "HingeDiscount": "weighting",
+    "HingeDiscount": "discounts",
     "Identical": "weighting",
     "ImportanceOnly": "weighting",
     "InputError": "errors",
@@ -34,7 +34,7 @@ _HOME = {
     "MultinomialSampling": "schemes",
     "Participation": "participation",
     "Plan": "planning",
-    "PolynomialDiscount": "weighting",
+    "PolynomialDiscount": "discounts",
     "ResultsConflict": "errors",
     "Scheme": "schemes",
     "StagedFedFix": "schemes",
@@ -67,6 +67,9 @@ if TYPE_CHECKING:
     from fedtempo.clock.times import FixedTimes as FixedTimes
     from fedtempo.clock.trace import TraceTimes as TraceTimes
     from fedtempo.clock.waiting import WaitingRule as WaitingRule
+    from fedtempo.discounts import ConstantDiscount as ConstantDiscount
+    from fedtempo.discounts import HingeDiscount as HingeDiscount
+    from fedtempo.discounts import PolynomialDiscount as PolynomialDiscount
     from fedtempo.errors import ClockOverflow as ClockOverflow
     from fedtempo.errors import DataMissing as DataMissing
     from fedtempo.errors import FedtempoError as FedtempoError
@@ -89,12 +92,9 @@ if TYPE_CHECKING:
     from fedtempo.schemes import Scheme as Scheme
     from fedtempo.schemes import StagedFedFix as StagedFedFix
     from fedtempo.schemes import UniformSampling as UniformSampling
-    from fedtempo.weighting import ConstantDiscount as ConstantDiscount
     from fedtempo.weighting import Discounted as Discounted
-    from fedtempo.weighting import HingeDiscount as HingeDiscount
     from fedtempo.weighting import Identical as Identical
     from fedtempo.weighting import ImportanceOnly as ImportanceOnly
-    from fedtempo.weighting import PolynomialDiscount as PolynomialDiscount
     from fedtempo.weighting import TimeBased as TimeBased
     from fedtempo.weighting import Weights as Weights
     from fedtempo.weighting import expected_weights as expected_weights

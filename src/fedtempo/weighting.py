@@ -3,7 +3,7 @@
     time-based       d_i = p_i / participation_i                so that q_i = p_i
     identical        d_i = c                                    c such that Σ q_i = 1
     importance       d_i = c·p_i                                c such that Σ q_i = 1
-    with a discount  ω_i(n) = d_i · s(n − ρ_i(n))               s of FedAsync (Xie, Koyejo, Gupta 2019)
+    with a discount  ω_i(n) = d_i · s(n − ρ_i(n))               discounts.py
 
 d_i are `weights`, ω_i(n) is the applied weight, q_i = d_i × participation_i the expected weight.
 """
@@ -14,15 +14,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Protocol, overload
+from typing import ClassVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.rules import FixedInterval, IntervalStages
-from fedtempo.clock.ticks import Exact, exact, text
+from fedtempo.clock.ticks import Exact, text
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.discounts import Discount
 from fedtempo.errors import InputError
 from fedtempo.importance import Importance
 from fedtempo.participation import LongRun, Participation
@@ -93,58 +94,6 @@ class ImportanceOnly(WeightRule):
             whole = sum((p * s for p, s in zip(importance.exact, participation.exact, strict=True)), Fraction(0))
             precise = tuple(p / whole for p in importance.exact)
         return importance.values / total, precise
-
-
-class Discount(Protocol):
-    """s(delay): what a stale update is worth."""
-
-    def __call__(self, staleness: I64) -> Floats:
-        """A factor for each delay n − ρ_i(n)."""
-
-
-@dataclass(frozen=True)
-class PolynomialDiscount:
-    """s(x) = (1 + x)^−a; a = 1/2 is FedBuff's."""
-
-    exponent: float = 0.5
-
-    def __post_init__(self) -> None:
-        _require(self.exponent > 0, "polynomial discount", self.exponent, "the exponent must be above 0")
-
-    def __call__(self, staleness: I64) -> Floats:
-        return np.asarray((1.0 + staleness) ** -float(self.exponent))
-
-
-@dataclass(frozen=True)
-class HingeDiscount:
-    """s(x) = 1 up to x = b, then 1/(a(x − b) + 1)."""
-
-    slope: float = 10.0
-    grace: float = 4.0
-
-    def __post_init__(self) -> None:
-        _require(self.slope > 0 and self.grace >= 0, "hinge discount", (self.slope, self.grace), "a > 0 and b ≥ 0")
-
-    def __call__(self, staleness: I64) -> Floats:
-        return np.asarray(1.0 / (self.slope * np.maximum(0.0, staleness - self.grace) + 1.0))
-
-
-@dataclass(frozen=True)
-class ConstantDiscount:
-    """s(x) = c whatever the delay: FedAsync's constant mixing."""
-
-    factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        _require(0 < self.factor <= 1, "constant discount", self.factor, "the factor must lie in (0, 1]")
-
-    def __call__(self, staleness: I64) -> Floats:
-        return np.full(np.shape(staleness), float(self.factor))
-
-
-def _require(good: bool, what: str, given: object, rule: str) -> None:
-    if not good:
-        raise InputError(f"{what}: {given} does not do; {rule}")
 
 
 @dataclass(frozen=True)
@@ -268,19 +217,6 @@ def _mean_discount(run: LongRun, rule: WeightRule) -> Floats | float:
         total += np.bincount(part.client, weights=draws * rule.discount(part.staleness), minlength=clients)
         count += np.bincount(part.client, weights=draws, minlength=clients)
     return np.divide(total, count, out=np.zeros(clients), where=count > 0)
-
-
-def parse_discount(given: str) -> Discount:
-    """``polynomial[:a]``, ``hinge[:a:b]`` or ``constant[:c]``."""
-    kinds: dict[str, type[PolynomialDiscount] | type[HingeDiscount] | type[ConstantDiscount]] = {
-        "polynomial": PolynomialDiscount,
-        "hinge": HingeDiscount,
-        "constant": ConstantDiscount,
-    }
-    name, *numbers = given.split(":")
-    if name not in kinds or len(numbers) > (2 if name == "hinge" else 1):
-        raise InputError(f"discount: {given!r} is not known; use polynomial:0.5, hinge:10:4 or constant:0.5")
-    return kinds[name](*(float(exact(number, "discount")) for number in numbers))
 
 
 def participation_of(

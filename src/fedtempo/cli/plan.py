@@ -62,8 +62,9 @@ def plan(
 
     Repeat --scheme, --wait, --buffer, --sample for more; without --scheme a sensible set is compared.
     """
+    from fedtempo.discounts import parse_discount
     from fedtempo.planning import compare
-    from fedtempo.weighting import Discounted, parse_discount, weight_rule
+    from fedtempo.weighting import Discounted, weight_rule
 
     if verbose or quiet:
         set_loudness(verbose, quiet)

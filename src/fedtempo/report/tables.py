@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 from decimal import Decimal
 from fractions import Fraction
@@ -26,16 +27,16 @@ class _Plain(io.TextIOBase):
 
 
 def console() -> Console:
-    """Standard output: Rich on a terminal; elsewhere plain and never cut."""
+    """Standard output: Rich on a terminal, at least as wide as the tables; elsewhere plain and never cut."""
     if sys.stdout.isatty():
-        return Console(highlight=False)
+        return Console(highlight=False, width=max(80, shutil.get_terminal_size().columns))
     return Console(file=cast(IO[str], _Plain()), highlight=False, no_color=True, width=400)
 
 
 def _table(out: Console, title: str) -> Table:
     """An empty table under its title, which is a line of its own so that it is never broken."""
     out.print(f"\n[bold]{title}[/bold]")
-    return Table(box=box.SIMPLE_HEAD if out.is_terminal else None, pad_edge=False)
+    return Table(box=box.SIMPLE_HEAD if out.is_terminal else None, pad_edge=False, collapse_padding=out.is_terminal)
 
 
 def show_plan(plan: Plan, *, details: bool = False) -> None:
@@ -61,7 +62,7 @@ def _show_pace(out: Console, plan: Plan) -> None:
     pace = _table(out, "Pace and staleness")
     pace.add_column("scheme", no_wrap=True)
     for name in ("rounds/time", "updates/time", "idle", "delay mean", "max", "step/time"):
-        pace.add_column(name, justify="right", overflow="fold")
+        pace.add_column(name, justify="right")
     for s in plan.schemes:
         step = s.server_step_per_time
         pace.add_row(
@@ -80,7 +81,7 @@ def _show_fairness(out: Console, plan: Plan) -> None:
     fair = _table(out, "Windows, weights d_i, and what identical weights would cost")
     fair.add_column("scheme", no_wrap=True)
     for name in ("window", "practical", "d min", "d max", "bias", "χ²"):
-        fair.add_column(name, justify="right", overflow="fold")
+        fair.add_column(name, justify="right")
     for s in plan.schemes:
         values = None if s.weights is None else s.weights.values[-1]
         fair.add_row(
