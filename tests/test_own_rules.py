@@ -39,7 +39,8 @@ class TwoAtATime(WaitingRule):
         return state, None
 
 
-def test_delays_of_a_rule_that_sends_elsewhere_are_measured() -> None:
+def test_delays_of_a_rule_that_sends_elsewhere_are_measured(monkeypatch) -> None:
+    monkeypatch.setattr("fedtempo.clock.cycle.MAX_ASKED_UPDATES", 50_000)
     check_rule(TwoAtATime(), settings=10)
     scheme = ft.Scheme(TwoAtATime(), name="two")
     plan = ft.compare(TIMES, [scheme]).schemes[0]

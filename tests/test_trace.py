@@ -150,12 +150,17 @@ def test_a_trace_with_a_header_alone_is_refused(written):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["none.csv", "none.parquet", "."])
+@pytest.mark.parametrize("name", ["none.csv", "none.parquet"])
 def test_a_missing_file_is_missing_data(tmp_path, name):
     path = tmp_path / name
     with pytest.raises(ft.DataMissing, match="no such trace file") as caught:
         ft.TraceTimes.read(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_folder_is_not_a_trace(tmp_path):
+    with pytest.raises(ft.InputError, match="not a file"):
+        ft.TraceTimes.read(tmp_path)
 
 
 @pytest.mark.parametrize("kind", [str, lambda path: path])

@@ -220,36 +220,65 @@ def _cut(chunks: Iterator[Timeline], number: int) -> Iterator[Timeline]:
 
 
 class _Tally:
-    """Contributions by client over consecutive parts of a run, a bounded number of parts."""
+    """Contributions by client over consecutive parts of a run: not too many parts, of equal numbers of rounds."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._parts: list[tuple[int, I64, int]] = []
+        self._most = max(8, min(2 * _BATCHES, 2 * 10**7 // setting.num_clients))
+        self._size = 16
+        self._parts: list[_Part] = []
+        self._open = _Part.empty(setting.num_clients)
         self.rounds, self.updates, self._max_delay, self._delays = 0, 0, 0, 0
 
     def add(self, chunk: Timeline) -> None:
-        counts = np.bincount(chunk.client, weights=chunk.draws, minlength=chunk.num_clients).astype(np.int64)
-        self._parts.append((chunk.num_rounds, counts, int(chunk.ends[-1]) - chunk.start))
+        begin = 0
+        while begin < chunk.num_rounds:
+            piece = chunk[begin : begin + self._size - self._open.rounds]
+            self._open = self._open.joined(_Part.of(piece))
+            begin += piece.num_rounds
+            if self._open.rounds == self._size:
+                self._close()
+        delays = chunk.staleness
         self.rounds += chunk.num_rounds
         self.updates += chunk.num_updates
-        delays = chunk.staleness
         self._max_delay = max(self._max_delay, int(delays.max(initial=0)))
         self._delays += int(delays.sum())
-        if len(self._parts) >= 2 * _BATCHES:
-            self._parts = [
-                (a[0] + b[0], a[1] + b[1], a[2] + b[2])
-                for a, b in zip(self._parts[::2], self._parts[1::2], strict=True)
-            ]
+
+    def _close(self) -> None:
+        self._parts.append(self._open)
+        self._open = _Part.empty(self._setting.num_clients)
+        if len(self._parts) >= self._most and len(self._parts) % 2 == 0:
+            self._parts = [a.joined(b) for a, b in zip(self._parts[::2], self._parts[1::2], strict=True)]
+            self._size *= 2
 
     def result(self, cycle: Cycle | None) -> Observation:
-        rounds, counts, ticks = zip(*self._parts, strict=True)
+        parts = [*self._parts, self._open] if self._open.rounds else self._parts
         return Observation(
             cycle=cycle,
             rounds=self.rounds,
             max_delay=self._max_delay,
             mean_delay=self._delays / max(1, self.updates),
-            batch_rounds=np.array(rounds, dtype=np.int64),
-            batch_counts=np.array(counts, dtype=np.int64),
-            batch_ticks=np.array(ticks, dtype=np.int64),
+            batch_rounds=np.array([part.rounds for part in parts], dtype=np.int64),
+            batch_counts=np.array([part.counts for part in parts], dtype=np.int64),
+            batch_ticks=np.array([part.ticks for part in parts], dtype=np.int64),
             unit=self._setting.unit,
         )
+
+
+@dataclass(frozen=True)
+class _Part:
+    rounds: int
+    counts: I64
+    ticks: int
+
+    @classmethod
+    def empty(cls, clients: int) -> _Part:
+        return cls(0, np.zeros(clients, dtype=np.int64), 0)
+
+    @classmethod
+    def of(cls, line: Timeline) -> _Part:
+        counts = np.bincount(line.client, weights=line.draws, minlength=line.num_clients).astype(np.int64)
+        return cls(line.num_rounds, counts, int(line.ends[-1]) - line.start)
+
+    def joined(self, other: _Part) -> _Part:
+        return _Part(self.rounds + other.rounds, self.counts + other.counts, self.ticks + other.ticks)
