@@ -12,7 +12,6 @@ import fedtempo as ft
 from fedtempo.clock.rules import FixedInterval, IntervalStages
 from fedtempo.rules import Arrived, Close, WaitingRule, resend
 from fedtempo.testing import check_rule
-from fedtempo.weighting import WeightRule
 
 TIMES = ft.FixedTimes([4, 3, 2, 1])
 
@@ -143,7 +142,7 @@ def test_the_fastest_clients_have_a_cycle_and_no_window() -> None:
     assert ft.compare(TIMES, [scheme]).schemes[0].practical_window == 1
 
 
-class Halving(WeightRule):
+class Halving(ft.WeightRule):
     """Identical weights, halved for every model made in between."""
 
     name = "halving"
@@ -206,6 +205,16 @@ def test_the_end_of_the_clock(scheme) -> None:
     with pytest.raises(ft.ClockOverflow):
         ft.timeline(scheme, times, rounds=line.num_rounds + 10)
     assert ft.participation_of(scheme, times).share.sum() > 0
+
+
+def test_the_pace_of_a_bootstrapped_trace_is_that_of_its_slowest_draw() -> None:
+    times = ft.TraceTimes([[1, 3], [2, 2, 5]], mode="bootstrap")
+    plan = ft.compare(times, [ft.FedAvg()]).schemes[0]
+    expected = Fraction(1, 2) * (Fraction(2, 3) * 2 + Fraction(1, 3) * 5) + Fraction(1, 2) * (
+        Fraction(2, 3) * 3 + Fraction(1, 3) * 5
+    )
+    assert plan.run.rounds_per_time_source == "closed form"
+    assert plan.rounds_per_time == pytest.approx(float(1 / expected), rel=1e-9)
 
 
 def test_a_timeline_has_no_single_rounds() -> None:

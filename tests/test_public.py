@@ -15,7 +15,8 @@ NAMES = """
 AsyncFedAvg Centralized ClientTimes ClockOverflow ConstantDiscount Cycle DataMissing Discounted ExponentialTimes
 FastestSampling FedAvg FedBuff FedFix FedtempoError FixedTimes HingeDiscount Identical ImportanceOnly InputError
 LogNormalTimes MultinomialSampling Participation Plan PolynomialDiscount ResultsConflict Scheme StagedFedFix TimeBased
-Timeline TraceTimes UniformSampling UniformTimes UnlawfulRule WaitingRule Weights compare expected_weights limit_cycle
+Timeline TraceTimes UniformSampling UniformTimes UnlawfulRule WaitingRule WeightRule Weights compare expected_weights
+limit_cycle
 participation_of timeline timeline_chunks weights
 """
 

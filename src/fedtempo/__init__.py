@@ -45,6 +45,7 @@ _HOME = {
     "UniformTimes": "clock.random_times",
     "UnlawfulRule": "errors",
     "WaitingRule": "clock.waiting",
+    "WeightRule": "weighting",
     "Weights": "weighting",
     "compare": "planning",
     "expected_weights": "weighting",
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from fedtempo.weighting import Identical as Identical
     from fedtempo.weighting import ImportanceOnly as ImportanceOnly
     from fedtempo.weighting import TimeBased as TimeBased
+    from fedtempo.weighting import WeightRule as WeightRule
     from fedtempo.weighting import Weights as Weights
     from fedtempo.weighting import expected_weights as expected_weights
     from fedtempo.weighting import participation_of as participation_of

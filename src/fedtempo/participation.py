@@ -19,6 +19,7 @@ import numpy as np
 
 from fedtempo.clock.cycle import Observation, observe
 from fedtempo.clock.generate import Recording
+from fedtempo.clock.random_times import RandomTimes
 from fedtempo.clock.rules import (
     FastestClients,
     FixedInterval,
@@ -29,6 +30,7 @@ from fedtempo.clock.rules import (
     WaitForAll,
     WaitForNext,
     WaitForSome,
+    fastest,
 )
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
@@ -161,8 +163,7 @@ def _closed_form(rule: WaitingRule, times: ClientTimes, importance: Importance) 
             once = -np.expm1(size * np.log1p(-importance.values)) if clients > 1 else np.ones(1)
             return Participation(size * importance.values, exact, "closed form", taking_part=once)
         case FastestClients(size=size):
-            ranked = sorted(range(clients), key=lambda c: (times.mean_time[c], c))[:size]
-            share = np.isin(np.arange(clients), ranked).astype(np.float64)
+            share = np.isin(np.arange(clients), fastest(times, size)).astype(np.float64)
             exact = tuple(Fraction(int(s)) for s in share) if exactly else None
             return Participation(share, exact, "closed form")
     return None
@@ -189,8 +190,9 @@ def _rounds_per_time(rule: WaitingRule, times: ClientTimes, importance: Importan
         case WaitForAll():
             if fixed is not None:
                 return 1 / (int(fixed.ticks.max()) * fixed.unit)
-            longest = expected_maximum(times) if times.random and fine_ticks(times) else None
-            return None if longest is None else 1 / (longest + float(times.unit) / 2)  # rounding up adds half a tick
+            rounded = isinstance(times, RandomTimes)
+            longest = expected_maximum(times) if times.random and (fine_ticks(times) or not rounded) else None
+            return None if longest is None else 1 / (longest + rounded * float(times.unit) / 2)  # half a tick more
         case WaitForSome(size=size) if _races(times):
             return 1 / exponential_race(times.mean_time, size)[1]
         case UniformSample(size=size) if fixed is not None and clients <= EXACT_CLIENTS:

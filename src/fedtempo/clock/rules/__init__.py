@@ -1,7 +1,7 @@
 """The waiting rules: one file each, with the fast generator of its timeline where there is one."""
 
 from fedtempo.clock.rules.fixed_interval import FixedInterval, IntervalStages
-from fedtempo.clock.rules.sampled import FastestClients, MultinomialSample, SampledClients, UniformSample
+from fedtempo.clock.rules.sampled import FastestClients, MultinomialSample, SampledClients, UniformSample, fastest
 from fedtempo.clock.rules.wait_for_all import WaitForAll
 from fedtempo.clock.rules.wait_for_next import WaitForNext
 from fedtempo.clock.rules.wait_for_some import WaitForSome
@@ -16,4 +16,5 @@ __all__ = [
     "WaitForAll",
     "WaitForNext",
     "WaitForSome",
+    "fastest",
 ]

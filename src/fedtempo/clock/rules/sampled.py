@@ -21,7 +21,7 @@ from fedtempo.clock.setting import Setting, add_up, chunk_updates
 from fedtempo.clock.streams import Key, stream_key, uniforms
 from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.timeline import I64, Timeline, by_client
-from fedtempo.clock.times import Floats
+from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.clock.waiting import State, WaitingRule
 from fedtempo.errors import InputError
 
@@ -117,9 +117,14 @@ class FastestClients(SampledClients):
         return tuple(sorted(ranked[: self.size]))
 
     def chunks(self, setting: Setting) -> Iterator[Timeline]:
-        known: Any = setting.times.exact_mean_time or setting.times.mean_time.tolist()
-        chosen = np.array(sorted(sorted(range(setting.num_clients), key=lambda c: (known[c], c))[: self.size]))
+        chosen = fastest(setting.times, self.size)
         return _chunks(setting, lambda numbers: np.tile(chosen, (len(numbers), 1)), self.size)
+
+
+def fastest(times: ClientTimes, size: int) -> I64:
+    """The clients with the smallest mean times, by index; ties by index."""
+    known: Any = times.exact_mean_time or times.mean_time.tolist()
+    return np.array(sorted(sorted(range(len(known)), key=lambda c: (known[c], c))[:size]), dtype=np.int64)
 
 
 def _number(value: object) -> float:
