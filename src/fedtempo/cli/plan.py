@@ -8,43 +8,23 @@ from typing import Annotated
 
 import typer
 
-from fedtempo.cli.options import (
-    AsJson,
-    Buffers,
-    Clients,
-    ImportanceText,
-    Law,
-    Quiet,
-    Resolution,
-    Samples,
-    SchemeNames,
-    Seed,
-    Spread,
-    Stages,
-    Times,
-    Verbose,
-    Waits,
-    read_importance,
-    read_schemes,
-    read_times,
-    set_loudness,
-)
+from fedtempo.cli import options as o
 
 log = logging.getLogger(__name__)
 
 
 def plan(
-    times: Times,
-    clients: Clients = None,
-    law: Law = None,
-    spread: Spread = None,
-    resolution: Resolution = None,
-    scheme: SchemeNames = None,
-    wait: Waits = None,
-    buffer: Buffers = None,
-    sample: Samples = None,
-    stage: Stages = None,
-    importance: ImportanceText = None,
+    times: o.Times,
+    clients: o.Clients = None,
+    law: o.Law = None,
+    spread: o.Spread = None,
+    resolution: o.Resolution = None,
+    scheme: o.SchemeNames = None,
+    wait: o.Waits = None,
+    buffer: o.Buffers = None,
+    sample: o.Samples = None,
+    stage: o.Stages = None,
+    importance: o.ImportanceText = None,
     weights: Annotated[str, typer.Option("--weights", help="time-based, identical or importance.")] = "time-based",
     discount: Annotated[
         str | None,
@@ -52,11 +32,11 @@ def plan(
             "--discount", help="For stale updates: polynomial:0.5, hinge:10:4, constant:0.5.", show_default=False
         ),
     ] = None,
-    seed: Seed = 0,
+    seed: o.Seed = 0,
     details: Annotated[bool, typer.Option("--details", help="Also show every client.")] = False,
-    as_json: AsJson = False,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
+    as_json: o.AsJson = False,
+    verbose: o.Verbose = 0,
+    quiet: o.Quiet = False,
 ) -> None:
     """Compare schemes for clients of unequal speed: pace, staleness, windows, weights.
 
@@ -67,14 +47,14 @@ def plan(
     from fedtempo.weighting import Discounted, weight_rule
 
     if verbose or quiet:
-        set_loudness(verbose, quiet)
-    known = read_times(times, clients, law, spread, resolution)
-    chosen = read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
+        o.set_loudness(verbose, quiet)
+    known = o.read_times(times, clients, law, spread, resolution)
+    chosen = o.read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
     rule = weight_rule(weights)
     if discount is not None:
         rule = Discounted(rule, parse_discount(discount))
     log.info("planning for %s", known)
-    made = compare(known, chosen, importance=read_importance(importance), weights=rule, seed=seed)
+    made = compare(known, chosen, importance=o.read_importance(importance), weights=rule, seed=seed)
     if as_json:
         typer.echo(json.dumps(made.to_dict(), allow_nan=False))
         return

@@ -11,27 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtempo.cli.options import (
-    AsJson,
-    Buffers,
-    Clients,
-    ImportanceText,
-    Law,
-    Quiet,
-    Resolution,
-    Samples,
-    SchemeNames,
-    Seed,
-    Spread,
-    Stages,
-    Times,
-    Verbose,
-    Waits,
-    read_importance,
-    read_schemes,
-    read_times,
-    set_loudness,
-)
+from fedtempo.cli import options as o
 from fedtempo.clock.generate import stream, whole
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.ticks import exact, text
@@ -47,37 +27,37 @@ MAX_DRAWN = 20_000
 
 
 def timeline(
-    times: Times,
+    times: o.Times,
     until: Annotated[str, typer.Option("--until", help="Time at which to stop: rounds that end at or before it.")],
-    clients: Clients = None,
-    law: Law = None,
-    spread: Spread = None,
-    resolution: Resolution = None,
-    scheme: SchemeNames = None,
-    wait: Waits = None,
-    buffer: Buffers = None,
-    sample: Samples = None,
-    stage: Stages = None,
-    importance: ImportanceText = None,
-    seed: Seed = 0,
+    clients: o.Clients = None,
+    law: o.Law = None,
+    spread: o.Spread = None,
+    resolution: o.Resolution = None,
+    scheme: o.SchemeNames = None,
+    wait: o.Waits = None,
+    buffer: o.Buffers = None,
+    sample: o.Samples = None,
+    stage: o.Stages = None,
+    importance: o.ImportanceText = None,
+    seed: o.Seed = 0,
     out: Annotated[
         Path | None, typer.Option("--out", help="Draw it: timeline.svg, .png or .pdf.", show_default=False)
     ] = None,
-    as_json: AsJson = False,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
+    as_json: o.AsJson = False,
+    verbose: o.Verbose = 0,
+    quiet: o.Quiet = False,
 ) -> None:
     """Show the rounds of one scheme: when each ends, who contributes, from which model version."""
     if verbose or quiet:
-        set_loudness(verbose, quiet)
-    known = read_times(times, clients, law, spread, resolution)
-    chosen = read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
+        o.set_loudness(verbose, quiet)
+    known = o.read_times(times, clients, law, spread, resolution)
+    chosen = o.read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
     if chosen is None or len(chosen) != 1:
         asked = "none" if chosen is None else ", ".join(c.label for c in chosen)
         raise InputError(f"--scheme: a timeline shows one scheme, not {asked}; give one, as --scheme fedfix --wait 1/2")
     horizon = exact(until, "--until")
     setting = Setting.of(
-        chosen[0].waiting, known, Importance(read_importance(importance), known.num_clients).values, seed
+        chosen[0].waiting, known, Importance(o.read_importance(importance), known.num_clients).values, seed
     )
     _check_length(setting, horizon)
     if as_json and out is None:
