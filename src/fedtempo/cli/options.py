@@ -218,7 +218,9 @@ _SIZED: dict[str, Callable[[int], Scheme]] = {
 
 def _belongs(flag: str, values: Sequence[object] | None, asked: Sequence[str], schemes: list[str]) -> None:
     if values and not set(schemes) & set(asked):
-        raise InputError(f"{flag}: it belongs to --scheme {' or '.join(schemes)}, which was not asked for; add it")
+        raise InputError(
+            f"{flag}: it belongs to --scheme {' or '.join(schemes)}, which was not asked for; add --scheme {schemes[0]}"
+        )
 
 
 def _needed(example: str, values: Sequence[T] | None, name: str) -> Sequence[T]:
