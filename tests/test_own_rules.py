@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.clock.rules import FixedInterval, IntervalStages
+from fedtempo.clock.rules import IntervalStages
 from fedtempo.rules import Arrived, Close, WaitingRule, resend
 from fedtempo.testing import check_rule
 
@@ -230,8 +230,3 @@ def test_a_wrong_kind_of_argument_is_named() -> None:
     with pytest.raises(ft.InputError, match="one text"):
         ft.FixedTimes("12")
     assert ft.FedBuff(np.int64(2)).size == 2
-
-
-def test_fixed_interval_is_final() -> None:
-    with pytest.raises(TypeError, match="final"):
-        type("Mine", (FixedInterval,), {})

@@ -227,6 +227,25 @@ class Breaks:
             return state, resend(event)
 
     @dataclass(frozen=True)
+    class NoBarrier(Like):
+        inner = WaitForNext()
+        barrier = True
+
+        def decide(self, state, event, view):
+            return super().decide(state, event, view)
+
+    @dataclass(frozen=True)
+    class PhaseThatChanges(Like):
+        inner = Alternating()
+        constant_phase = True
+
+        def decide(self, state, event, view):
+            return super().decide(state, event, view)
+
+        def phase(self, state):
+            return self.inner.phase(state)
+
+    @dataclass(frozen=True)
     class OtherChunks(Like):
         inner = WaitForNext()
 
@@ -289,6 +308,8 @@ class Breaks:
         (Breaks.DeadlineIsAFloat(), "whole number of ticks"),
         (Breaks.IgnoresFaults(), "fail, leave and join"),
         (Breaks.ForgetsTheFailed(), "without a job for good"),
+        (Breaks.NoBarrier(), "set barrier = False"),
+        (Breaks.PhaseThatChanges(), "set constant_phase = False"),
         (Breaks.OtherChunks(), "other rounds than decide"),
         (Breaks.WrongPhase(), "phase"),
         (Breaks.Choosy(), "refuses every number"),

@@ -25,7 +25,6 @@ from fedtempo.clock.rules import (
     FixedInterval,
     IntervalStages,
     MultinomialSample,
-    SampledClients,
     UniformSample,
     WaitForAll,
     WaitForNext,
@@ -115,7 +114,7 @@ class LongRun:
     @cached_property
     def mean_delay(self) -> float:
         """Mean of n − ρ_i(n) over updates: M / (updates a round) − 1 where contributors get the new model at once."""
-        if isinstance(self.rule, (WaitForAll, SampledClients)):
+        if self.rule.barrier:
             return 0.0
         if isinstance(self.rule, (WaitForNext, WaitForSome, FixedInterval)):
             return max(0.0, self.times.num_clients / self.participation.updates_per_round - 1.0)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtempo.clock.rules import FixedInterval, SampledClients, WaitForAll, WaitForNext
+from fedtempo.clock.rules import FixedInterval, WaitForNext
 from fedtempo.clock.ticks import Exact, text
 from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
 from fedtempo.errors import InputError
@@ -239,7 +239,7 @@ def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: Weig
 def _max_delay(run: LongRun) -> tuple[int, bool, int | None]:
     """The largest delay that is known, whether it is the largest there is, and a bound on that."""
     rule, times = run.rule, run.times
-    if isinstance(rule, (WaitForAll, SampledClients)):
+    if rule.barrier:
         return 0, True, 0
     bound = None
     if isinstance(rule, FixedInterval):

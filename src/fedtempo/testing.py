@@ -11,6 +11,7 @@ The laws, in the order in which they are checked:
     faults         it lives with clients that fail, leave and join
     fast way       `chunks`, if there is one, gives the same rounds as the rule itself
     phase          if `phase` is not None, the cycle that follows from it really repeats
+    declarations   `barrier`, `constant_phase` and `returns_to_contributors` say what the rule does
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ class _Watched(WaitingRule):
         self.before = copy.deepcopy(rule)
         self.random, self.counts_draws = rule.random, rule.counts_draws
         self.returns_to_contributors = rule.returns_to_contributors
+        self.barrier, self.constant_phase = rule.barrier, rule.constant_phase
 
     @property
     def waits(self) -> tuple[Fraction, ...]:
@@ -141,6 +143,10 @@ class _Watched(WaitingRule):
                     f"{self.rule!r} sends the new model to {sorted(action.send)}, but {contributors} contributed; "
                     "return Close(take) alone, or set returns_to_contributors = False"
                 )
+        if self.barrier and isinstance(action, Close) and (view.in_flight or len(action.take) < len(view.arrived)):
+            raise UnlawfulRule(f"{self.rule!r} ends a round before all jobs are in and taken; set barrier = False")
+        if self.constant_phase and self.rule.phase(following) != 0:
+            raise UnlawfulRule(f"{self.rule!r}: its phase is {self.rule.phase(following)}; set constant_phase = False")
         due = self.rule.deadline(following, view)
         if due is not None and (due < view.now or (due == view.now and isinstance(event, Deadline))):
             raise UnlawfulRule(

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.generate import Recording, asked
-from fedtempo.clock.rules import SampledClients
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.streams import stream_key, threefry
 from fedtempo.clock.timeline import I64, Timeline
@@ -77,7 +76,7 @@ def observe(record: Recording, *, max_rounds: int = MAX_ROUNDS, max_updates: int
     if max_rounds < 1:
         raise InputError(f"max_rounds: {max_rounds} is below 1; give the number of rounds to look at")
     setting = record.setting
-    known = setting.rule.returns_to_contributors or isinstance(setting.rule, SampledClients)
+    known = setting.rule.returns_to_contributors or setting.rule.barrier
     repeats = known and not setting.times.random and not setting.rule.random
     drawn = setting.times.random or setting.rule.random
     quick = setting.rule.chunks(setting) is not None
@@ -124,7 +123,7 @@ class _States:
         odd = (high.astype(np.uint64) << np.uint64(32)) | low | np.uint64(1)
         self._age, self._lag, self._place = odd[:-1].reshape(3, -1)
         self._phase = odd[-1]
-        if isinstance(setting.rule, SampledClients):  # nothing is out between rounds
+        if setting.rule.barrier:  # nothing is out between rounds, so that jobs have no age
             self._age, self._lag = np.zeros_like(self._age), np.zeros_like(self._lag)
         self._phases: list[int | None] | None = None
         self._ends = np.zeros(1, dtype=np.int64)  # t^0, t^1, …
@@ -205,7 +204,7 @@ def _verified(record: Recording, first: int, second: int) -> Cycle | None:
 
 
 def _state(setting: Setting, age: I64, lag: I64, place: I64) -> tuple[I64, ...]:
-    return (place,) if isinstance(setting.rule, SampledClients) else (age, lag, place)
+    return (place,) if setting.rule.barrier else (age, lag, place)
 
 
 def _cut(chunks: Iterator[Timeline], number: int) -> Iterator[Timeline]:

@@ -43,6 +43,9 @@ class WaitingRule(ABC):
     counts_draws: bool = False
     """Whether a client may be sent one job that counts several draws."""
 
+    barrier: bool = False
+    """Whether a round ends only when every job that is out has come in, and takes them all: then no update is stale."""
+
     constant_phase: bool = False
     """Whether `phase` is always 0: the future depends on the ages of jobs alone."""
 

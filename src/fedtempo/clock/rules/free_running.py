@@ -88,9 +88,8 @@ def free_running(setting: Setting, *, wait: int | None) -> Iterator[Timeline]:
         if stretch <= 0:
             return
         first_job = state.job.copy()
-        counts, moments = state.until(
-            begin + stretch + 1, updates
-        )  # a contribution at the very end of a round belongs to it
+        stop = begin + stretch + 1  # a contribution at the very end of a round belongs to it
+        counts, moments = state.until(stop, updates)
         client = np.repeat(everyone, counts)
         job = (np.arange(len(client)) - np.repeat(np.cumsum(counts) - counts - first_job, counts)).astype(np.int32)
         if wait is None:

@@ -34,6 +34,7 @@ class SampledClients(WaitingRule):
     """
 
     size: int
+    barrier = True
     random = True
     returns_to_contributors = False
 
@@ -106,6 +107,9 @@ class FastestClients(SampledClients):
 
     random = False
     constant_phase = True
+
+    def phase(self, state: State) -> int:
+        return 0  # the criterion chooses the same clients however often they have failed
 
     def check(self, num_clients: int) -> None:
         if self.size > num_clients:

@@ -18,6 +18,7 @@ from fedtempo.errors import InputError
 class WaitForAll(WaitingRule):
     """A round ends when no job is out any more. `alone`: centralized learning (appendix C.1), M = 1."""
 
+    barrier = True
     constant_phase = True
 
     alone: bool = False
