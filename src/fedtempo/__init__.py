@@ -18,6 +18,7 @@ _HOME = {
     "ConstantDiscount": "discounts",
     "Cycle": "clock.cycle",
     "DataMissing": "errors",
+    "Dirichlet": "problems.partitions",
     "Discounted": "weighting",
     "ExponentialTimes": "clock.random_times",
     "FastestSampling": "schemes",
@@ -27,14 +28,25 @@ _HOME = {
     "FedtempoError": "errors",
     "FixedTimes": "clock.times",
     "HingeDiscount": "discounts",
+    "History": "history",
+    "IID": "problems.partitions",
     "Identical": "weighting",
     "ImportanceOnly": "weighting",
     "InputError": "errors",
+    "LabelShards": "problems.partitions",
+    "LocalOptax": "local.solvers",
+    "LocalRule": "local.rule",
+    "LocalSGD": "local.solvers",
     "LogNormalTimes": "clock.random_times",
+    "Model": "history",
     "MultinomialSampling": "schemes",
+    "NaturalKey": "problems.partitions",
+    "OneLabel": "problems.partitions",
     "Participation": "participation",
     "Plan": "planning",
     "PolynomialDiscount": "discounts",
+    "Problem": "problems.problem",
+    "Progress": "runner",
     "ResultsConflict": "errors",
     "Scheme": "schemes",
     "StagedFedFix": "schemes",
@@ -51,14 +63,16 @@ _HOME = {
     "expected_weights": "weighting",
     "limit_cycle": "running",
     "participation_of": "weighting",
+    "simulate": "study",
     "timeline": "running",
     "timeline_chunks": "running",
     "weights": "weighting",
 }
 
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", "problems", *_HOME]
 
 if TYPE_CHECKING:
+    from fedtempo import problems as problems
     from fedtempo.clock.cycle import Cycle as Cycle
     from fedtempo.clock.random_times import ExponentialTimes as ExponentialTimes
     from fedtempo.clock.random_times import LogNormalTimes as LogNormalTimes
@@ -77,9 +91,21 @@ if TYPE_CHECKING:
     from fedtempo.errors import InputError as InputError
     from fedtempo.errors import ResultsConflict as ResultsConflict
     from fedtempo.errors import UnlawfulRule as UnlawfulRule
+    from fedtempo.history import History as History
+    from fedtempo.history import Model as Model
+    from fedtempo.local.rule import LocalRule as LocalRule
+    from fedtempo.local.solvers import LocalOptax as LocalOptax
+    from fedtempo.local.solvers import LocalSGD as LocalSGD
     from fedtempo.participation import Participation as Participation
     from fedtempo.planning import Plan as Plan
     from fedtempo.planning import compare as compare
+    from fedtempo.problems.partitions import IID as IID
+    from fedtempo.problems.partitions import Dirichlet as Dirichlet
+    from fedtempo.problems.partitions import LabelShards as LabelShards
+    from fedtempo.problems.partitions import NaturalKey as NaturalKey
+    from fedtempo.problems.partitions import OneLabel as OneLabel
+    from fedtempo.problems.problem import Problem as Problem
+    from fedtempo.runner import Progress as Progress
     from fedtempo.running import limit_cycle as limit_cycle
     from fedtempo.running import timeline as timeline
     from fedtempo.running import timeline_chunks as timeline_chunks
@@ -93,6 +119,7 @@ if TYPE_CHECKING:
     from fedtempo.schemes import Scheme as Scheme
     from fedtempo.schemes import StagedFedFix as StagedFedFix
     from fedtempo.schemes import UniformSampling as UniformSampling
+    from fedtempo.study import simulate as simulate
     from fedtempo.weighting import Discounted as Discounted
     from fedtempo.weighting import Identical as Identical
     from fedtempo.weighting import ImportanceOnly as ImportanceOnly
@@ -105,6 +132,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
+    if name == "problems":
+        return import_module("fedtempo.problems")
     if name in _HOME:
         return getattr(import_module(f"fedtempo.{_HOME[name]}"), name)
     raise AttributeError(f"module 'fedtempo' has no attribute {name!r}")

@@ -33,7 +33,7 @@ def console() -> Console:
     return Console(file=cast(IO[str], _Plain()), highlight=False, no_color=True, width=400)
 
 
-def _table(out: Console, title: str) -> Table:
+def titled_table(out: Console, title: str) -> Table:
     """An empty table under its title, which is a line of its own so that it is never broken."""
     out.print(f"\n[bold]{title}[/bold]")
     return Table(box=box.SIMPLE_HEAD if out.is_terminal else None, pad_edge=False, collapse_padding=out.is_terminal)
@@ -45,8 +45,8 @@ def show_plan(plan: Plan, *, details: bool = False) -> None:
     clients = plan.times.num_clients
     means = plan.times.mean_time
     out.print(
-        f"{clients} client{'s' * (clients != 1)}, {plan.times.law} times from {_short(means.min())} to "
-        f"{_short(means.max())}, {plan.weight_rule.label} weights"
+        f"{clients} client{'s' * (clients != 1)}, {plan.times.law} times from {short(means.min())} to "
+        f"{short(means.max())}, {plan.weight_rule.label} weights"
     )
     _show_pace(out, plan)
     _show_fairness(out, plan)
@@ -59,7 +59,7 @@ def show_plan(plan: Plan, *, details: bool = False) -> None:
 
 
 def _show_pace(out: Console, plan: Plan) -> None:
-    pace = _table(out, "Pace and staleness")
+    pace = titled_table(out, "Pace and staleness")
     pace.add_column("scheme", no_wrap=True)
     for name in ("rounds/time", "updates/time", "idle", "delay mean", "max", "step/time"):
         pace.add_column(name, justify="right")
@@ -67,18 +67,18 @@ def _show_pace(out: Console, plan: Plan) -> None:
         step = s.server_step_per_time
         pace.add_row(
             s.scheme.label,
-            _short(s.rounds_per_time),
-            _short(s.updates_per_time),
+            short(s.rounds_per_time),
+            short(s.updates_per_time),
             f"{s.idle_share:.0%}",
-            _short(s.mean_delay),
+            short(s.mean_delay),
             _delay(s),
-            "–" if step is None else _short(step),
+            "–" if step is None else short(step),
         )
     out.print(pace)
 
 
 def _show_fairness(out: Console, plan: Plan) -> None:
-    fair = _table(out, "Windows, weights d_i, and what identical weights would cost")
+    fair = titled_table(out, "Windows, weights d_i, and what identical weights would cost")
     fair.add_column("scheme", no_wrap=True)
     for name in ("window", "practical", "d min", "d max", "bias", "χ²"):
         fair.add_column(name, justify="right")
@@ -88,10 +88,10 @@ def _show_fairness(out: Console, plan: Plan) -> None:
             s.scheme.label,
             _whole(s.window),
             _whole(s.practical_window),
-            "–" if values is None else _short(values.min()),
-            "–" if values is None else _short(values.max()),
+            "–" if values is None else short(values.min()),
+            "–" if values is None else short(values.max()),
             f"{s.identical_bias:.0%}",
-            "∞" if s.identical_chi2 is None else _short(s.identical_chi2),
+            "∞" if s.identical_chi2 is None else short(s.identical_chi2),
         )
     out.print(fair)
     if any(scheme.remarks for scheme in plan.schemes):
@@ -99,7 +99,7 @@ def _show_fairness(out: Console, plan: Plan) -> None:
 
 
 def _show_clients(out: Console, plan: Plan, scheme: SchemePlan) -> None:
-    table = _table(out, f"{scheme.scheme.label}: participation ({scheme.run.participation.source}) and weights")
+    table = titled_table(out, f"{scheme.scheme.label}: participation ({scheme.run.participation.source}) and weights")
     for name in ("client", "time", "importance p", "participation", "weight d", "q", "q/p"):
         table.add_column(name, justify="right")
     part, times, importance = scheme.run.participation, plan.times.mean_time, plan.importance.values
@@ -109,12 +109,12 @@ def _show_clients(out: Console, plan: Plan, scheme: SchemePlan) -> None:
         weight = None if scheme.weights is None else scheme.weights.stage(scheme.weights.num_stages - 1)[i]
         table.add_row(
             names[i] if names is not None else str(i),
-            _short(times[i]),
-            _short(importance[i]),
+            short(times[i]),
+            short(importance[i]),
             _value(part.exact[i] if part.exact is not None else float(part.share[i])),
             "–" if weight is None else _value(weight),
-            "–" if expected is None else _short(expected[i]),
-            "–" if expected is None else _short(expected[i] / importance[i]),
+            "–" if expected is None else short(expected[i]),
+            "–" if expected is None else short(expected[i] / importance[i]),
         )
     out.print(table)
 
@@ -122,7 +122,9 @@ def _show_clients(out: Console, plan: Plan, scheme: SchemePlan) -> None:
 def show_timeline(line: Timeline, label: str, *, most: int = 40) -> None:
     """The first rounds, and a summary."""
     out = console()
-    table = _table(out, f"{label}: {line.num_rounds} rounds, {line.num_updates} updates of {line.num_clients} clients")
+    table = titled_table(
+        out, f"{label}: {line.num_rounds} rounds, {line.num_updates} updates of {line.num_clients} clients"
+    )
     for name in ("round", "ends", "participants", "base versions"):
         table.add_column(name, justify="right" if name in ("round", "ends") else "left")
     for closed in line[:most].rounds:
@@ -133,7 +135,7 @@ def show_timeline(line: Timeline, label: str, *, most: int = 40) -> None:
         out.print(f"… and {line.num_rounds - most} more rounds: --json lists them all, --out timeline.svg draws them")
     stale = line.staleness
     if len(stale):
-        out.print(f"delay: mean {_short(stale.mean())}, largest {stale.max()}; live versions: at most {_live(line)}")
+        out.print(f"delay: mean {short(stale.mean())}, largest {stale.max()}; live versions: at most {_live(line)}")
 
 
 def _delay(scheme: SchemePlan) -> str:
@@ -158,7 +160,8 @@ def _value(number: Fraction | float) -> str:
     return f"{number:.6g}"
 
 
-def _short(number: float) -> str:
+def short(number: float) -> str:
+    """A number with the digits that a table needs."""
     return f"{float(number):.4g}"
 
 

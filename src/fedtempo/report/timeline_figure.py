@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, rc_context
@@ -22,24 +21,10 @@ from matplotlib.patches import Patch
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
-from fedtempo.errors import InputError
-from fedtempo.report.files import write_whole
-
-ENDINGS = ("svg", "png", "pdf")
+from fedtempo.report.style import INK, STYLE, ending_of, save_figure
 
 _RUNNING = "#b9bec7"
-_INK = "#33373d"
-_STYLE: Any = {
-    "font.size": 9.0,
-    "font.family": "DejaVu Sans",
-    "svg.hashsalt": "fedtempo",
-    "svg.fonttype": "path",
-    "axes.edgecolor": _INK,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-}
+_EXAMPLE = "timeline.svg"
 
 
 @dataclass(frozen=True)
@@ -83,19 +68,14 @@ def _jobs(setting: Setting, line: Timeline, horizon: float) -> _Jobs:
 
 def timeline_figure(setting: Setting, line: Timeline, *, until: float, title: str) -> Figure:
     """The picture of `line`, a whole timeline from its first round on."""
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         return _draw(setting, line, until, title)
 
 
 def save_timeline(setting: Setting, line: Timeline, path: Path, *, until: float, title: str) -> None:
     """Draw and write; the file's ending says whether it is SVG, PNG or PDF."""
-    ending = path.suffix.lower().lstrip(".")
-    if ending not in ENDINGS:
-        raise InputError(f"{path}: the ending must be one of {', '.join(ENDINGS)}, as in timeline.svg")
-    with rc_context(_STYLE):
-        figure = _draw(setting, line, until, title)
-        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
-        write_whole(path, lambda file: figure.savefig(file, format=ending, dpi=160, metadata=metadata))
+    ending_of(path, _EXAMPLE)
+    save_figure(timeline_figure(setting, line, until=until, title=title), path, example=_EXAMPLE)
 
 
 def _draw(setting: Setting, line: Timeline, until: float, title: str) -> Figure:
@@ -163,22 +143,22 @@ def _aggregations(axes: Axes, setting: Setting, line: Timeline, clients: int) ->
     ends = line.ends.astype(np.float64) * float(line.unit)
     dense = line.num_rounds > 150
     width = 0.35 if dense else 0.8
-    axes.axhline(-1.1, color=_INK, linewidth=1.4, zorder=1)
+    axes.axhline(-1.1, color=INK, linewidth=1.4, zorder=1)
     filled = np.diff(line.offsets) > 0
     first = line.offsets[:-1]
     lowest = np.full(line.num_rounds, -1.1)
     lowest[filled] = np.maximum.reduceat(line.client, first[filled]) if filled.any() else 0
     axes.vlines(
-        ends[filled], -1.1, lowest[filled] - 0.31, color=_INK, linewidth=width, alpha=0.3 if dense else 0.6, zorder=0
+        ends[filled], -1.1, lowest[filled] - 0.31, color=INK, linewidth=width, alpha=0.3 if dense else 0.6, zorder=0
     )
     size = 30 if line.num_rounds <= 60 else 14 if not dense else 5
-    for which, fill in ((filled, _INK), (~filled, "white")):
+    for which, fill in ((filled, INK), (~filled, "white")):
         level = np.full(int(which.sum()), -1.1)
-        axes.scatter(ends[which], level, s=size, facecolor=fill, edgecolor=_INK, zorder=4, clip_on=False)
+        axes.scatter(ends[which], level, s=size, facecolor=fill, edgecolor=INK, zorder=4, clip_on=False)
     if setting.rule.returns_to_contributors and line.num_updates <= 4000:
         when = ends[line.round_of_update - line.first_round]
         heads = float(np.clip(700.0 / clients, 8, 34)) * (0.35 if dense else 1.0)
-        axes.scatter(when, line.client - 0.36, s=heads, marker="v", color=_INK, linewidth=0, zorder=5, clip_on=False)
+        axes.scatter(when, line.client - 0.36, s=heads, marker="v", color=INK, linewidth=0, zorder=5, clip_on=False)
     if line.num_rounds <= 40:
         newest = {end: n for n, end in enumerate(ends.tolist(), start=line.first_round + 1)}  # of those made together
         for end, n in newest.items():

@@ -1,0 +1,194 @@
+"""Compiled functions and device data for runs of one shape of work; compiled once, for every scheme and seed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedtempo.engine.events import Events, event_loop, unrolled
+from fedtempo.engine.numerics import Precision, cast
+from fedtempo.engine.program import Piece
+from fedtempo.engine.task import RUNS, Data, State, Task, Tree
+from fedtempo.engine.waves import Waves, grouped, wave_loop, wave_starts
+from fedtempo.local.batches import batch_key, init_key
+from fedtempo.measure import Meter, Rows, rows_of
+from fedtempo.problems.problem import Problem
+
+MOST_EVENTS = 1 << 12
+MOST_DRAWN = 1 << 22
+"""Row numbers that are drawn ahead, at most."""
+MARK_BYTES = 1 << 26
+MOST_MARKS = 32
+
+
+class Machine(ABC):
+    """Runs pieces of a program for runs that differ in numbers only. To be used inside `numerics(dtype)`."""
+
+    def __init__(self, problem: Problem, task: Task, dtype: Precision) -> None:
+        self.problem, self.task, self.dtype = problem, task, dtype
+        self.compile_seconds = 0.0
+        self._lock = threading.Lock()
+        self._compiled: dict[Any, Any] = {}
+        self.meter = Meter(problem.loss, problem.metrics, problem.test is not None)
+
+    @cached_property
+    def data(self) -> Data:
+        """The clients' rows, on the device."""
+        offset = jnp.asarray(self.problem.offsets[:-1], dtype=jnp.int32)
+        return Data(cast(self.problem.rows, self.dtype), offset, jnp.asarray(self.problem.sizes, dtype=jnp.int32))
+
+    @cached_property
+    def train_rows(self) -> Rows:
+        """The same, to measure on."""
+        return rows_of(self.data.rows, self.problem.sizes)
+
+    @cached_property
+    def test_rows(self) -> Rows | None:
+        """The test rows, as one group."""
+        if self.problem.test is None:
+            return None
+        test = cast(self.problem.test, self.dtype)
+        return rows_of(test, [len(jax.tree.leaves(test)[0])])
+
+    def initial_model(self, seeds: tuple[int, ...], runs: int) -> Tree:
+        """[seeds, …, runs] the initial models: one a seed, the same in all runs."""
+        models = [cast(self.problem.init(init_key(seed)), self.dtype) for seed in seeds]
+        return jax.tree.map(lambda *x: jnp.repeat(jnp.stack(x)[..., None], runs, axis=RUNS), *models)
+
+    def keys(self, seeds: tuple[int, ...]) -> jax.Array:
+        """The keys of the batches."""
+        return jnp.stack([batch_key(seed) for seed in seeds])
+
+    def capacity(self, seeds: int, expected_events: float) -> int:
+        """Events in a piece: as many as are drawn ahead without much memory."""
+        drawn = max(1, seeds * self.task.job.steps * (self.task.job.batch_size or 1))
+        most = min(MOST_EVENTS, max(16, MOST_DRAWN // drawn))
+        return 1 << (int(min(most, max(16.0, expected_events * 1.1))).bit_length() - 1)
+
+    def max_marks(self, runs: int) -> int:
+        """Measuring points in a piece: each keeps a model for every run."""
+        return max(1, min(MOST_MARKS, MARK_BYTES // max(1, self.model_bytes * runs)))
+
+    @cached_property
+    def model_bytes(self) -> int:
+        """Bytes of one model."""
+        return self.problem.num_parameters * np.dtype(self.dtype).itemsize
+
+    def _compile(self, name: str, function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()) -> Any:
+        leaves, structure = jax.tree.flatten(args)
+        key = (name, structure, tuple((x.shape, str(x.dtype)) for x in leaves))
+        with self._lock:
+            if key not in self._compiled:
+                begin = time.perf_counter()
+                self._compiled[key] = jax.jit(function, donate_argnums=donate).lower(*args).compile()
+                self.compile_seconds += time.perf_counter() - begin
+            return self._compiled[key]
+
+    @property
+    @abstractmethod
+    def turn(self) -> int | None:
+        """A piece can be cut at multiples of this; None: it is run in one go."""
+
+    @abstractmethod
+    def tune(self, firsts: Iterable[Piece], runs: int) -> None:
+        """Choose what depends on the programs, from their first pieces, before anything is compiled."""
+
+    @abstractmethod
+    def load(self, piece: Piece, capacity: int, rules: list[int], num_slots: int, keys: jax.Array) -> Any:
+        """A piece made ready for `advance`; `rules` says which weights each run takes."""
+
+    @abstractmethod
+    def advance(
+        self, state: State, hyper: dict[str, jax.Array], keys: jax.Array, loaded: Any, first: int, last: int
+    ) -> State:
+        """Run events `first` to `last` of a piece; `state` is used up."""
+
+    def measure(self, state: State, slot: int) -> dict[str, np.ndarray[Any, Any]]:
+        """Measures of the model in a slot."""
+        args = (state.slots, jnp.int32(slot), self.train_rows, self.test_rows)
+        out = self._compile("measure", self.meter, *args)(*args)
+        return {name: np.asarray(value) for name, value in out.items()}
+
+    @staticmethod
+    def model(state: State, slot: int) -> list[np.ndarray[Any, Any]]:
+        """[seeds, …, runs] the leaves of the model in a slot."""
+        return [np.asarray(leaf[slot]) for leaf in jax.tree.leaves(state.slots)]
+
+    def grown(self, state: State, num_slots: int) -> State:
+        """The same state with room for more versions."""
+
+        def more(x: jax.Array) -> jax.Array:
+            return jnp.concatenate([x, jnp.zeros((num_slots - x.shape[0], *x.shape[1:]), x.dtype)])
+
+        return state._replace(slots=jax.tree.map(more, state.slots))
+
+
+class EventMachine(Machine):
+    """Event by event (events.py)."""
+
+    @property
+    def turn(self) -> int:
+        return unrolled(self.task)
+
+    def tune(self, firsts: Iterable[Piece], runs: int) -> None:
+        pass
+
+    def load(self, piece: Piece, capacity: int, rules: list[int], num_slots: int, keys: jax.Array) -> Events:
+        room = capacity - piece.num_events
+
+        def padded(column: Any) -> jax.Array:
+            return jnp.asarray(np.concatenate([column, np.zeros((room, *column.shape[1:]), column.dtype)]))
+
+        client, job = padded(piece.client), padded(piece.job)
+        weight = padded(piece.weight.T[:, rules].astype(self.dtype))
+        args = (self.data, keys, client, job)
+        rows = self._compile("draw", self.task.draw, *args)(*args)
+        return Events(client, padded(piece.read), padded(piece.write), padded(piece.closes), weight, rows)
+
+    def advance(
+        self, state: State, hyper: dict[str, jax.Array], keys: jax.Array, loaded: Events, first: int, last: int
+    ) -> State:
+        args = (state, self.data, hyper, loaded, jnp.int32(first), jnp.int32(last))
+        done: State = self._compile("advance", event_loop(self.task), *args, donate=(0,))(*args)
+        return done
+
+
+class WaveMachine(Machine):
+    """Wave by wave (waves.py)."""
+
+    WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
+    width = 1
+
+    @property
+    def turn(self) -> None:
+        return None
+
+    def tune(self, firsts: Iterable[Piece], runs: int) -> None:
+        """The width at which the programs would take the least time, by a rough model of an accelerator."""
+        pieces = list(firsts)
+        job = self.task.job
+        rows = job.steps * (job.batch_size or int(self.problem.sizes.max()))
+        lane = runs * (6 * self.model_bytes / 3e12 + 6 * self.problem.num_parameters * rows / 15e12)
+        start = 1e-5 + 1.5e-5 * job.steps
+        fit = [w for w in self.WIDTHS if w * runs * self.model_bytes <= 2**31] or [1]
+        self.width = min(fit, key=lambda w: sum(len(wave_starts(p, w)) - 1 for p in pieces) * (start + w * lane))
+
+    def load(self, piece: Piece, capacity: int, rules: list[int], num_slots: int, keys: jax.Array) -> list[Waves]:
+        groups = grouped(piece, self.width, rules, num_slots - 1, np.dtype(self.dtype))
+        return [Waves(*(jnp.asarray(column) for column in group)) for group in groups]
+
+    def advance(
+        self, state: State, hyper: dict[str, jax.Array], keys: jax.Array, loaded: list[Waves], first: int, last: int
+    ) -> State:
+        for group in loaded:
+            args = (state, self.data, hyper, keys, group)
+            state = self._compile("advance", wave_loop(self.task), *args, donate=(0,))(*args)
+        return state

@@ -1,0 +1,88 @@
+"""A unit of a study run by the oracle, measured by the definitions: L_i as one call of the loss on all rows of client i."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedtempo.clock.generate import stream
+from fedtempo.clock.timeline import Timeline
+from fedtempo.engine.numerics import Precision, cast, numerics
+from fedtempo.engine.oracle import oracle
+from fedtempo.engine.program import grid_times
+from fedtempo.engine.session import Plan, Recorder, Snapshot
+from fedtempo.errors import InputError
+from fedtempo.grid import Value
+from fedtempo.local.batches import init_key
+from fedtempo.local.rule import LocalRule
+from fedtempo.local.solvers import LocalOptax
+from fedtempo.problems.problem import Problem
+
+
+def reference(plan: Plan, problem: Problem, local: LocalRule, shape: Mapping[str, Value], dtype: Precision) -> Snapshot:
+    """What a unit measures, and its final models, run by run."""
+    if not isinstance(local, LocalOptax):
+        raise InputError(f"local: the oracle runs LocalSGD and LocalOptax, not {local!r}; choose another engine")
+    measure = _Plainly(problem, dtype)
+    unit = plan.unit
+    recorder = Recorder(plan)
+    parts = list(stream(plan.setting, until=plan.until))
+    models = np.empty((plan.points, len(unit.seeds), len(unit.runs)), dtype=object)
+    rounds = np.zeros(plan.points, dtype=np.int64)
+    updates = np.zeros(plan.points, dtype=np.int64)
+    ticks = [plan.setting.ticks(t) for t in grid_times(plan.until, plan.points)]
+    for s, seed in enumerate(unit.seeds):
+        with numerics(dtype):
+            first = cast(problem.init(init_key(seed)), dtype)
+        for r, (rule, _) in enumerate(unit.runs):
+            hyper = {**shape, **{name: float(values[r]) for name, values in plan.hyper.items()}}
+            theta, point = first, 0
+            if parts:
+                line = Timeline.joined(parts)
+                for closed in oracle(problem, line, plan.weights[rule], local, hyper, seed=seed, dtype=dtype):
+                    while point < plan.points and ticks[point] < line.ends[closed.number]:
+                        models[point, s, r] = theta
+                        rounds[point], updates[point] = closed.number, line.offsets[closed.number]
+                        point += 1
+                    theta = closed.model
+                rounds[point:], updates[point:] = line.num_rounds, line.num_updates
+            for rest in range(point, plan.points):
+                models[rest, s, r] = theta
+    with numerics(dtype):
+        for point in range(plan.points):
+            values = [[measure(models[point, s, r]) for r in range(len(unit.runs))] for s in range(len(unit.seeds))]
+            measured = {
+                name: np.moveaxis(np.array([[v[name] for v in row] for row in values]), 1, -1) for name in values[0][0]
+            }
+            recorder.record(point, int(rounds[point]), int(updates[point]), measured)
+    leaves = [[jax.tree.leaves(models[-1, s, r]) for r in range(len(unit.runs))] for s in range(len(unit.seeds))]
+    final = [
+        np.stack([np.stack([np.asarray(run[k]) for run in row], axis=-1) for row in leaves])
+        for k in range(len(leaves[0][0]))
+    ]
+    return recorder.snapshot(final)
+
+
+class _Plainly:
+    """Measures a model by calling the loss on whole data sets."""
+
+    def __init__(self, problem: Problem, dtype: Precision) -> None:
+        with numerics(dtype):
+            self._clients = [cast(problem.client_data(i), dtype) for i in range(problem.num_clients)]
+            self._test = None if problem.test is None else cast(problem.test, dtype)
+        self._functions: dict[str, Any] = {"loss": jax.jit(problem.loss)}
+        self._functions |= {name: jax.jit(metric) for name, metric in problem.metrics.items()}
+
+    def __call__(self, theta: Any) -> dict[str, Any]:
+        """As the engine's meter: per-client losses, then what is measured on the test rows."""
+        on_clients = ["loss"] if self._test is not None else list(self._functions)
+        out = {
+            f"client_{n}": np.array([float(self._functions[n](theta, data)) for data in self._clients])
+            for n in on_clients
+        }
+        if self._test is not None:
+            out |= {f"test_{n}": float(f(theta, self._test)) for n, f in self._functions.items()}
+        return out

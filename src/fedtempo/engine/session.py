@@ -1,0 +1,225 @@
+"""One unit of a study in execution: runs that share a timeline, from the first event to the last, measured on the way.
+
+It can be cut at any stretch of events: `snapshot` holds all that a later session needs to go on to the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtempo.clock.setting import Setting
+from fedtempo.engine.machine import Machine
+from fedtempo.engine.program import Mark, Piece, grid_times, pieces
+from fedtempo.engine.task import State
+from fedtempo.measure import Shares
+from fedtempo.weighting import Weights
+
+STRETCH_SECONDS = 0.5
+"""How long the engine is left alone: between two stretches it can stop, report and save."""
+
+Snapshot = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Runs that go through together: one scheme, some seeds, some combinations of numbers."""
+
+    number: int
+    scheme: int
+    shape: int
+    """Which choice of the axes that change the shape of the work."""
+    seeds: tuple[int, ...]
+    runs: tuple[tuple[int, int], ...]
+    """(weight rule, combination of traced axes) of each run."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a unit needs beside its machine."""
+
+    unit: Unit
+    setting: Setting
+    weights: tuple[Weights, ...]
+    """One for each weight rule of the study."""
+    hyper: dict[str, NDArray[np.float64]]
+    """[runs] of every traced number."""
+    until: Fraction
+    points: int
+    shares: Shares
+    per_client: bool
+    capacity: int
+    max_marks: int
+    num_slots: int
+    bound: float
+    """A run whose loss passes this many times max(1, its first loss) has diverged."""
+
+    def pieces(self) -> Iterator[Piece]:
+        """The program."""
+        return pieces(
+            self.setting,
+            self.weights,
+            until=self.until,
+            times=grid_times(self.until, self.points),
+            capacity=self.capacity,
+            max_marks=self.max_marks,
+        )
+
+
+class Recorder:
+    """The measures of a unit, point by point, and which of its runs have diverged."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.points_done = 0
+        self.table: dict[str, NDArray[Any]] = {
+            "rounds": np.zeros(plan.points, dtype=np.int64),
+            "updates": np.zeros(plan.points, dtype=np.int64),
+        }
+        self.diverged = np.full((len(plan.unit.seeds), len(plan.unit.runs)), -1, dtype=np.int64)
+        """At which point a run was seen to have diverged; −1: it has not."""
+
+    def record(self, point: int, rounds: int, updates: int, measured: Mapping[str, NDArray[Any]]) -> None:
+        """What was measured at a point, [seeds, (clients,) runs] each."""
+        values = self.plan.shares.summary(measured, per_client=self.plan.per_client)
+        self.table["rounds"][point] = rounds
+        self.table["updates"][point] = updates
+        for name, value in values.items():
+            empty = np.full((self.plan.points, *value.shape), np.nan)
+            self.table.setdefault(name, empty)[point] = value
+        losses = self.table["loss"]
+        with np.errstate(invalid="ignore"):
+            fine = losses[point] <= self.plan.bound * np.maximum(1.0, np.abs(losses[0]))
+        self.diverged[~fine & (self.diverged < 0)] = point
+        for name in values:
+            self.table[name][point][self.diverged >= 0] = np.nan
+        self.points_done = point + 1
+
+    @property
+    def all_diverged(self) -> bool:
+        """Whether there is nothing left to train."""
+        return bool((self.diverged >= 0).all())
+
+    def snapshot(self, model: list[NDArray[Any]] | None) -> Snapshot:
+        """The measures as arrays; with the final `model`, [seeds, …, runs] a leaf, the unit is finished."""
+        out: Snapshot = {
+            "points_done": np.array(self.points_done),
+            "finished": np.array(model is not None),
+            "diverged": self.diverged.copy(),
+        }
+        out |= {f"table:{name}": values.copy() for name, values in self.table.items()}
+        return out | {f"model:{k}": leaf for k, leaf in enumerate(model or [])}
+
+    def restore(self, saved: Snapshot) -> None:
+        """Go on from a snapshot."""
+        self.points_done, self.diverged = int(saved["points_done"]), saved["diverged"]
+        self.table = {n.removeprefix("table:"): a for n, a in saved.items() if n.startswith("table:")}
+
+
+class Session:
+    """A unit in execution. To be used inside `numerics(dtype)`, by one thread."""
+
+    def __init__(self, plan: Plan, machine: Machine, snapshot: Snapshot | None = None) -> None:
+        self.plan, self.machine = plan, machine
+        unit = plan.unit
+        self.hyper = {k: jnp.asarray(v, dtype=machine.dtype) for k, v in plan.hyper.items()}
+        self.keys = machine.keys(unit.seeds)
+        self.events_done = 0
+        self.recorder = Recorder(plan)
+        self.model: list[NDArray[Any]] | None = None
+        """The final model, [seeds, …, runs] a leaf, once all is done."""
+        model = machine.initial_model(unit.seeds, len(unit.runs))
+        self.state = machine.task.initial(model, plan.num_slots, plan.setting.num_clients)
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    def run(self) -> Iterator[int]:
+        """Go on to the end; yields after each stretch how many events it had."""
+        turn = self.machine.turn
+        stretch = 16 * turn if turn is not None else self.plan.capacity
+        for piece in self.plan.pieces():
+            last = piece.first + piece.num_events
+            if last < self.events_done or (last == self.events_done and not self._due(piece)):
+                continue
+            loaded = self._load(piece)
+            begin = self.events_done - piece.first
+            while begin < piece.num_events:
+                end = min(piece.num_events, begin + stretch)
+                clock = time.perf_counter()
+                self.state = self.machine.advance(self.state, self.hyper, self.keys, loaded, begin, end)
+                jax.block_until_ready(self.state.acc)
+                seconds = time.perf_counter() - clock
+                self.events_done += end - begin
+                self._measure(piece)
+                yield end - begin
+                if self.finished:
+                    return
+                if turn is not None:
+                    stretch = _next_stretch(stretch, end - begin, seconds, turn)
+                begin = end
+            self._measure(piece)
+            if self.finished:
+                return
+
+    def _load(self, piece: Piece) -> Any:
+        num_slots = jax.tree.leaves(self.state.slots)[0].shape[0]
+        if piece.num_slots >= num_slots:
+            num_slots = room_for(piece.num_slots)
+            self.state = self.machine.grown(self.state, num_slots)
+        rules = [rule for rule, _ in self.plan.unit.runs]
+        return self.machine.load(piece, self.plan.capacity, rules, num_slots, self.keys)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the end is reached, or every run has diverged."""
+        return self.model is not None
+
+    @property
+    def share(self) -> float:
+        """How much of the virtual time is done, from 0 to 1."""
+        return 1.0 if self.finished else self.recorder.points_done / self.plan.points
+
+    def _due(self, piece: Piece) -> list[Mark]:
+        """Points of a piece that can be measured: their events are done."""
+        done = self.events_done - piece.first
+        return [m for m in piece.marks if m.point >= self.recorder.points_done and m.event <= done]
+
+    def _measure(self, piece: Piece) -> None:
+        for mark in self._due(piece):
+            self.recorder.record(mark.point, mark.rounds, mark.updates, self.machine.measure(self.state, mark.slot))
+            if self.recorder.points_done == self.plan.points or self.recorder.all_diverged:
+                self.model = self.machine.model(self.state, mark.slot)
+                return
+
+    def snapshot(self) -> Snapshot:
+        """Everything that a later session needs, as arrays."""
+        out = self.recorder.snapshot(self.model) | {"events_done": np.array(self.events_done)}
+        if not self.finished:
+            out |= {f"state:{k}": np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(self.state))}
+        return out
+
+    def _restore(self, saved: Snapshot) -> None:
+        self.events_done = int(saved["events_done"])
+        self.recorder.restore(saved)
+        structure = jax.tree.structure(self.state)
+        leaves = [jnp.asarray(saved[f"state:{k}"]) for k in range(structure.num_leaves)]
+        self.state = State(*jax.tree.unflatten(structure, leaves))
+
+
+def room_for(num_slots: int) -> int:
+    """Slots to allocate: one that nobody reads, and a few more, so that few programs need another size."""
+    return -(-(num_slots + 1 + num_slots // 8) // 8) * 8
+
+
+def _next_stretch(stretch: int, events: int, seconds: float, turn: int) -> int:
+    """As many events as take STRETCH_SECONDS, in whole turns; at most four times as many as the last time."""
+    aim = events * STRETCH_SECONDS / max(seconds, 1e-6)
+    return max(turn, int(min(aim, 4 * stretch)) // turn * turn)

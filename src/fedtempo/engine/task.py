@@ -1,0 +1,108 @@
+"""What all compiled engines share: the state that they carry, a job's gradients, the layout of runs.
+
+A leaf of the model of shape (…) is held as [slots, seeds, …, runs]: runs that share a batch lie innermost, so that the
+products of one batch with many models become one product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedtempo.local.batches import job_rows
+from fedtempo.local.rule import Gradient, Job, Params
+from fedtempo.server_rule import ServerRule
+
+RUNS = -1
+FULL_BLOCK = 256
+"""Rows that a full gradient takes at once."""
+
+Tree = Any
+
+
+class State(NamedTuple):
+    """Everything that a run carries from event to event."""
+
+    slots: Tree
+    """[slots, seeds, …, runs] model versions."""
+    acc: Tree
+    """[seeds, …, runs] what the server holds of the round in the making."""
+    clients: Tree
+    """[clients, seeds, …, runs] what clients keep from job to job."""
+
+
+class Data(NamedTuple):
+    """The clients' rows on the device, and where each client's begin."""
+
+    rows: Tree
+    offset: jax.Array
+    size: jax.Array
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is compiled: pure functions of fixed shape."""
+
+    loss: Callable[[Params, Any], jax.Array]
+    job: Job
+    server: ServerRule
+
+    def draw(self, data: Data, keys: jax.Array, client: jax.Array, job: jax.Array) -> jax.Array:
+        """[events, seeds, steps, batch] the rows of each event; empty where a job takes all rows of its client."""
+        if self.job.batch_size is None:
+            return jnp.zeros((*client.shape, len(keys), 0, 0), dtype=jnp.int32)
+        rows = partial(job_rows, steps=self.job.steps, batch_size=self.job.batch_size, draw=self.job.draw)
+
+        def event(i: jax.Array, j: jax.Array) -> jax.Array:
+            return data.offset[i] + jax.vmap(rows, (0, None, None, None))(keys, i, j, data.size[i])
+
+        return jax.vmap(event)(client, job)
+
+    def gradient(self, data: Data, client: jax.Array, rows: jax.Array) -> Gradient:
+        """(θ, k) → gradient of the k-th step of a job whose rows are known."""
+        if self.job.batch_size is None:
+            return lambda params, k: full_gradient(self.loss, data, client, params)
+        return lambda params, k: jax.grad(self.loss)(params, take(data.rows, rows[k]))
+
+    def initial(self, params: Tree, num_slots: int, num_clients: int) -> State:
+        """Every client holds version 0: `params` [seeds, …, runs], in slot 0."""
+        slots = jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype).at[0].set(x), params)
+        over = partial(_over_seeds_and_runs, params)
+        kept = over(self.job.init)
+        clients = jax.tree.map(lambda x: jnp.repeat(x[None], num_clients, axis=0), kept)
+        return State(slots, over(self.server.start), clients)
+
+
+def _over_seeds_and_runs(params: Tree, function: Callable[[Params], Tree]) -> Tree:
+    return jax.vmap(jax.vmap(function, in_axes=RUNS, out_axes=RUNS))(params)
+
+
+def take(rows: Tree, which: jax.Array) -> Tree:
+    """Rows by number, known to exist."""
+    return jax.tree.map(lambda x: x.at[which].get(mode="promise_in_bounds"), rows)
+
+
+def row_losses(loss: Callable[[Params, Any], jax.Array], params: Params, batch: Tree) -> jax.Array:
+    """[rows] the loss of each row of a batch."""
+    return jax.vmap(lambda row: loss(params, jax.tree.map(lambda x: x[None], row)))(batch)
+
+
+def full_gradient(loss: Callable[[Params, Any], jax.Array], data: Data, client: jax.Array, params: Params) -> Params:
+    """∇L_i over all rows of a client, block by block: a small client costs little beside a large one."""
+    size, offset = data.size[client], data.offset[client]
+
+    def block_loss(here: Params, start: jax.Array) -> jax.Array:
+        place = start + jnp.arange(FULL_BLOCK, dtype=jnp.int32)
+        batch = take(data.rows, offset + jnp.minimum(place, size - 1))
+        losses = row_losses(loss, here, batch)
+        return jnp.sum(jnp.where(place < size, losses, 0)) / size.astype(losses.dtype)
+
+    def block(b: jax.Array, total: Params) -> Params:
+        return jax.tree.map(jnp.add, total, jax.grad(block_loss)(params, b * FULL_BLOCK))
+
+    return jax.lax.fori_loop(0, (size + FULL_BLOCK - 1) // FULL_BLOCK, block, jax.tree.map(jnp.zeros_like, params))

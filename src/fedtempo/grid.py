@@ -1,0 +1,68 @@
+"""The axes of a study: any number may be a list, and each list becomes a dimension.
+
+An axis that only changes numbers (learning rates, weights) is `traced`: its runs go through the engine together. One that
+changes the shape of the work (local steps, batch size) makes a group of runs of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from numbers import Real
+
+from fedtempo.errors import InputError
+
+Value = float | int | None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The values of one hyper-parameter; `listed` says whether it is a dimension of the history."""
+
+    name: str
+    values: tuple[Value, ...]
+    listed: bool
+    traced: bool = True
+
+
+def numbers(name: str, given: object, *, above: float = 0.0, reaches: bool = False) -> Axis:
+    """A real number above `above` (or from it on, if it `reaches` it), or a list of such."""
+    values = _listed(name, given)
+    for value in values:
+        wrong = not isinstance(value, Real) or isinstance(value, bool)
+        if wrong or not (float(value) > above or (reaches and float(value) == above)) or float(value) == float("inf"):
+            least = "at least" if reaches else "above"
+            raise InputError(
+                f"{name}: {value!r} does not do; give a finite number {least} {above:g}, or a list of them"
+            )
+    return Axis(name, tuple(float(v) for v in values), isinstance(given, Iterable))
+
+
+def counts(name: str, given: object, *, none: str | None = None) -> Axis:
+    """A whole number of at least 1, or a list of such; None where it has a meaning, as `none` says."""
+    values = _listed(name, given)
+    for value in values:
+        if value is None and none is not None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            other = f", or None for {none}" if none else ""
+            raise InputError(f"{name}: {value!r} is not a whole number of at least 1{other}")
+    return Axis(name, tuple(values), isinstance(given, Iterable), traced=False)
+
+
+def _listed(name: str, given: object) -> list[object]:
+    if isinstance(given, str):
+        raise InputError(f"{name}: {given!r} is text; give a number or a list of numbers")
+    values = list(given) if isinstance(given, Iterable) else [given]
+    values = [v.item() if hasattr(v, "item") else v for v in values]
+    if not values:
+        raise InputError(f"{name}: the list is empty; give at least one value")
+    if len(set(values)) < len(values):
+        raise InputError(f"{name}: {values} names a value twice; give each once")
+    return values
+
+
+def combinations(axes: Sequence[Axis]) -> list[dict[str, Value]]:
+    """Every combination of the axes' values, the last axis fastest."""
+    return [dict(zip((a.name for a in axes), chosen, strict=True)) for chosen in product(*(a.values for a in axes))]

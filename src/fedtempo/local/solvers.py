@@ -1,0 +1,116 @@
+"""K steps of SGD, or of any Optax solver, with a fresh state for each job.
+
+    g ← ∇L_i(θ, ξ_k);   g ← g · min(1, clip/‖g‖);   SGD: θ ← θ − η_l·g
+
+η_l is `local_lr`, K `local_steps`, B `batch_size`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedtempo.errors import InputError
+from fedtempo.grid import Axis, Value, counts, numbers
+from fedtempo.local.batches import DRAWS, Draw
+from fedtempo.local.rule import Gradient, Hyper, Job, LocalRule, Params, State
+
+Number = float | Sequence[float]
+Count = int | None | Sequence[int | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptax(LocalRule):
+    """K steps of an Optax solver: ``LocalOptax(solver=optax.adam, lr=1e-3, options={"b1": 0.9}, …)``.
+
+    `solver` is called with `learning_rate` and the `options`; each option may be a number or a list of numbers.
+    """
+
+    solver: Callable[..., optax.GradientTransformation]
+    steps: int | Sequence[int] = 1
+    lr: Number = 0.1
+    batch_size: Count = 32
+    """None: all rows of the client in every step."""
+    clip: Number | None = None
+    """Gradients longer than this are shortened to it."""
+    draw: Draw = "uniform"
+    """`uniform`: rows with replacement; `epochs`: each row once an epoch."""
+    options: Mapping[str, Number] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.draw not in DRAWS:
+            raise InputError(f"draw: {self.draw!r} is not known; use one of {', '.join(DRAWS)}")
+        _ = self.axes
+        if not callable(self.solver):
+            raise InputError(f"solver: {self.solver!r} cannot be called; give an Optax solver such as optax.adam")
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        rate = numbers("local_lr", self.lr)
+        clip = () if self.clip is None else (numbers("clip", self.clip),)
+        others = tuple(numbers(name, value, reaches=True) for name, value in self.options.items())
+        shape = (counts("local_steps", self.steps), counts("batch_size", self.batch_size, none="all rows"))
+        return (*shape, rate, *clip, *others)
+
+    def job(self, shape: Mapping[str, Value]) -> Job:
+        steps, batch_size = shape["local_steps"], shape["batch_size"]
+        assert isinstance(steps, int)
+        assert batch_size is None or isinstance(batch_size, int)
+        return Job(steps, batch_size, self.draw, _work(self.transformation, steps))
+
+    def transformation(self, hyper: Mapping[str, Any]) -> optax.GradientTransformation:
+        """The solver with these hyper-parameters."""
+        solver = self.solver(learning_rate=hyper["local_lr"], **{name: hyper[name] for name in self.options})
+        return solver if self.clip is None else optax.chain(optax.clip_by_global_norm(hyper["clip"]), solver)
+
+    def spec(self) -> dict[str, object]:
+        name = getattr(self.solver, "__name__", type(self.solver).__name__)
+        module = getattr(self.solver, "__module__", "")
+        return {
+            "solver": f"{module.split('.')[0]}.{name}" if module else name,
+            "draw": self.draw,
+            **{axis.name: list(axis.values) if axis.listed else axis.values[0] for axis in self.axes},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGD(LocalOptax):
+    """K steps of stochastic gradient descent; `momentum` starts from nothing in each job."""
+
+    solver: Callable[..., optax.GradientTransformation] = optax.sgd
+    momentum: Number | None = None
+
+    def __post_init__(self) -> None:
+        if self.momentum is not None:
+            object.__setattr__(self, "options", {**self.options, "momentum": self.momentum})
+        super().__post_init__()
+
+
+def _work(
+    transformation: Callable[[Hyper], optax.GradientTransformation], steps: int
+) -> Callable[[Gradient, Params, State, Hyper], tuple[Params, State]]:
+    """The contribution is summed up by itself: the difference of two nearly equal models would lose digits."""
+
+    def work(gradient: Gradient, sent: Params, state: State, hyper: Hyper) -> tuple[Params, State]:
+        solver = transformation(hyper)
+
+        def step(k: Any, carry: tuple[Params, Any]) -> tuple[Params, Any]:
+            moved, memory = carry
+            here = jax.tree.map(jnp.add, sent, moved)
+            update, memory = solver.update(gradient(here, k), memory, here)
+            return jax.tree.map(lambda m, u: m + u.astype(m.dtype), moved, update), memory
+
+        memory = solver.init(sent)
+        if steps == 1:
+            update, _ = solver.update(gradient(sent, 0), memory, sent)
+            return jax.tree.map(lambda s, u: u.astype(s.dtype), sent, update), state
+        still = jax.tree.map(jnp.zeros_like, sent)
+        moved, _ = jax.lax.fori_loop(0, steps, step, (still, memory))
+        return moved, state
+
+    return work

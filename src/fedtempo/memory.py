@@ -1,0 +1,76 @@
+"""How much memory a study will take, worked out before it starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from fedtempo.engine.machine import Machine
+from fedtempo.engine.session import Plan
+from fedtempo.errors import InputError
+
+_BASE = 400 * 2**20
+"""Interpreter, libraries, compiled code."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes, by what takes them."""
+
+    data: int
+    versions: int
+    """Model versions that jobs in flight started from, for the runs that go at once."""
+    batches: int
+    results: int
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return _BASE + self.data + self.versions + self.batches + self.results
+
+    def __str__(self) -> str:
+        parts = {"data": self.data, "model versions": self.versions, "batches": self.batches, "results": self.results}
+        return f"{_size(self.total)} of memory ({', '.join(f'{name} {_size(n)}' for name, n in parts.items())})"
+
+
+def estimate(plans: Sequence[Plan], machines: Mapping[int, Machine], threads: int) -> Memory:
+    """What `threads` units at a time will take, beside the data and the results."""
+    problem = machines[0].problem
+    data = sum(np.asarray(x).nbytes for x in jax.tree.leaves((problem.rows, problem.test)))
+    versions, batches, results = [], [], 0
+    for plan in plans:
+        machine, unit = machines[plan.unit.shape], plan.unit
+        runs = len(unit.seeds) * len(unit.runs)
+        versions.append((plan.num_slots + 6) * machine.model_bytes * runs)
+        job = machine.task.job
+        rows = job.steps * (job.batch_size or 0)
+        width = sum(int(np.prod(x.shape[1:])) * x.itemsize for x in jax.tree.leaves(problem.rows))
+        batches.append(plan.capacity * len(unit.seeds) * rows * 12 + (job.batch_size or 256) * len(unit.seeds) * width)
+        measures = 8 * plan.points * (4 + len(problem.metrics) + (problem.num_clients if plan.per_client else 0))
+        results += runs * (measures + machine.model_bytes)
+    at_once = sorted((v + b for v, b in zip(versions, batches, strict=True)), reverse=True)[:threads]
+    share = sum(sorted(versions, reverse=True)[:threads])
+    return Memory(2 * data, share, sum(at_once) - share, results)
+
+
+def check_memory(needed: Memory) -> None:
+    """Refuse what cannot fit into this machine."""
+    if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
+        return
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed.total > have:
+        raise InputError(
+            f"the study needs about {needed}, and this machine has {_size(have)}; "
+            "give fewer values in lists, fewer seeds, or a smaller model"
+        )
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1024:.0f} KiB"

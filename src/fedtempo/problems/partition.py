@@ -1,0 +1,75 @@
+"""A partition deals the rows of one data set to M clients: every row to at most one client, every client at least one.
+
+What is drawn depends on the seed, by the streams "partition/…" of named randomness, and on nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import pairwise
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtempo.clock.streams import stream_key, uniforms
+from fedtempo.errors import InputError
+from fedtempo.schemes import whole
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Partition(ABC):
+    """How rows are dealt to clients."""
+
+    def split(self, labels: ArrayLike, clients: int | None, *, seed: int = 0) -> list[Ints]:
+        """The row indices of each client, in ascending order; `labels` has one whole number per row."""
+        given = np.asarray(labels)
+        if given.ndim != 1 or not len(given) or not (given.dtype == np.bool_ or np.issubdtype(given.dtype, np.integer)):
+            raise InputError(
+                f"labels: an array {given.dtype}{list(given.shape)} was given; give one whole number per row"
+            )
+        check_seed(seed)
+        number = self._clients(clients)
+        if number > len(given):
+            raise InputError(f"{number} clients cannot share {len(given)} rows: some would be empty; ask for fewer")
+        owners = self._owners(given, number, int(seed))
+        order = np.argsort(owners, kind="stable")
+        bounds = np.searchsorted(owners[order], np.arange(number + 1))
+        return [order[low:high].astype(np.int64) for low, high in pairwise(bounds)]
+
+    def only(self, rows: Ints) -> Partition:
+        """The partition for a data set of these rows alone."""
+        return self
+
+    @abstractmethod
+    def spec(self) -> dict[str, object]:
+        """The partition as a JSON object."""
+
+    def _clients(self, clients: int | None) -> int:
+        return whole(clients, "clients")
+
+    @abstractmethod
+    def _owners(self, labels: NDArray[Any], clients: int, seed: int) -> Ints:
+        """The client that each row goes to, −1 for none."""
+
+
+def check_seed(seed: object) -> None:
+    """Refuses what is not a whole number."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
+        raise InputError(f"seed: {seed!r} is not a whole number")
+
+
+def shuffled(count: int, name: str, seed: int) -> Ints:
+    """A uniformly drawn order of `count` things."""
+    return np.argsort(uniforms(stream_key(f"partition/{name}", seed), np.arange(count), 0), kind="stable")
+
+
+def by_label(labels: NDArray[Any], seed: int) -> tuple[Ints, Ints]:
+    """Rows sorted by label, in a drawn order within each, and the bounds of the labels in that order."""
+    order = shuffled(len(labels), "rows", seed)
+    order = order[np.argsort(labels[order], kind="stable")]
+    _, counts = np.unique(labels, return_counts=True)
+    return order, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

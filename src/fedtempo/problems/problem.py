@@ -1,0 +1,242 @@
+"""The federated problem: L(θ) = Σ_i p_i L_i(θ), with L_i the mean loss of client i's rows (section 2.1, equation 1).
+
+θ is `params`, any pytree of floating arrays; p_i is `importance`; M is `num_clients`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from fedtempo.clock.ticks import Exact, text
+from fedtempo.errors import InputError
+from fedtempo.importance import Importance
+from fedtempo.problems.functions import Init, Loss, check_mean, shapes_of
+from fedtempo.problems.rows import Ints, Tree, check_finite, deal, gather, leaf_names, like
+
+Weighting = str | Iterable[Exact] | Importance
+"""What is accepted for importance: "uniform", "rows", or one value per client."""
+
+
+class Problem:
+    """Clients' rows, a loss and the importance of each client.
+
+    `init(key)` gives parameters, any pytree of floating arrays. `loss(params, batch)` is the mean loss of the batch's
+    rows. `data` has one array, or one pytree of arrays, per client: rows first, lengths as they come. `test` is a tree
+    of the same kind. `metrics` maps names to functions like `loss`, such as an accuracy. `importance` is "uniform",
+    "rows" (in proportion to row counts) or one value per client. `arguments` are those of the function that made a
+    problem with this name; `spec` repeats them.
+
+    The clients' rows lie end to end in `rows`, a tree of read-only NumPy arrays: client i owns rows `offsets[i]` up to
+    `offsets[i + 1]`. Whole numbers of 64 bits are kept in 32.
+    """
+
+    init: Init
+    loss: Loss
+    metrics: dict[str, Loss]
+    rows: Tree
+    offsets: Ints
+    test: Tree | None
+    importance: Importance
+    name: str
+    description: str | None
+
+    def __init__(
+        self,
+        init: Init,
+        loss: Loss,
+        data: Iterable[Tree],
+        *,
+        test: Tree | None = None,
+        importance: Weighting = "uniform",
+        metrics: Mapping[str, Loss] | None = None,
+        name: str = "problem",
+        description: str | None = None,
+        arguments: Mapping[str, object] | None = None,
+    ) -> None:
+        self._set(init, loss, *gather(data), test, importance, metrics, name, description, arguments)
+
+    @classmethod
+    def from_rows(
+        cls,
+        init: Init,
+        loss: Loss,
+        rows: Tree,
+        parts: Sequence[Any],
+        *,
+        test: Tree | None = None,
+        importance: Weighting = "uniform",
+        metrics: Mapping[str, Loss] | None = None,
+        name: str = "problem",
+        description: str | None = None,
+        arguments: Mapping[str, object] | None = None,
+    ) -> Self:
+        """From one tree of rows and, per client, the indices of its rows, as a partition gives them."""
+        made = cls.__new__(cls)
+        made._set(init, loss, *deal(rows, parts), test, importance, metrics, name, description, arguments)
+        return made
+
+    def _set(
+        self,
+        init: Init,
+        loss: Loss,
+        rows: Tree,
+        sizes: Ints,
+        test: Tree | None,
+        importance: Weighting,
+        metrics: Mapping[str, Loss] | None,
+        name: str,
+        description: str | None,
+        arguments: Mapping[str, object] | None,
+    ) -> None:
+        self.init, self.loss, self.metrics = init, loss, dict(metrics or {})
+        self.name, self.description = str(name), description
+        self._arguments = None if arguments is None else {key: _plain(value) for key, value in arguments.items()}
+        self._pooled = False
+        self.rows = rows
+        self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.offsets.setflags(write=False)
+        check_finite(rows, self.offsets)
+        self.test = None if test is None else like(test, rows, "test")
+        if test is not None:
+            check_finite(self.test, None)
+        self._weigh(importance, sizes)
+        check_mean(loss, self.parameter_shapes, rows, "loss")
+        for metric, function in self.metrics.items():
+            check_mean(function, self.parameter_shapes, rows, f"metric {metric!r}")
+
+    @property
+    def num_clients(self) -> int:
+        """M."""
+        return len(self.offsets) - 1
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all clients together."""
+        return int(self.offsets[-1])
+
+    @property
+    def sizes(self) -> Ints:
+        """Rows of each client."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def parameter_shapes(self) -> Tree:
+        """The parameters' tree, with a `jax.ShapeDtypeStruct` for each array."""
+        return shapes_of(self.init)
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers in one model."""
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.parameter_shapes))
+
+    def client_data(self, client: int) -> Tree:
+        """The rows of one client, as views."""
+        if not 0 <= client < self.num_clients:
+            raise InputError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
+        own = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+        return jax.tree.map(lambda leaf: leaf[own], self.rows)
+
+    def pooled(self) -> Self:
+        """The same rows with a single owner: its loss is the federated one under importance "rows"."""
+        made = self._copy()
+        made.offsets = np.array([0, self.num_rows], dtype=np.int64)
+        made.offsets.setflags(write=False)
+        made.importance = Importance(None, 1)
+        made._pooled = True
+        return made
+
+    def with_importance(self, importance: Weighting) -> Self:
+        """The same problem with other p_i."""
+        made = self._copy()
+        made._weigh(importance, self.sizes)
+        return made
+
+    def _weigh(self, importance: Weighting, sizes: Ints) -> None:
+        self.importance = _importance(importance, sizes)
+        if self._arguments is not None:
+            given = isinstance(importance, str)
+            self._arguments["importance"] = importance if given else [text(p) for p in self.importance.exact]
+
+    def _copy(self) -> Self:
+        made = copy.copy(self)
+        made.__dict__.pop("_fingerprint", None)
+        made._arguments = None if self._arguments is None else dict(self._arguments)
+        made.metrics = dict(self.metrics)
+        return made
+
+    def spec(self) -> dict[str, object]:
+        """The problem as a JSON object; `arguments` with the name make a built-in one again."""
+        found: dict[str, object] = {"name": self.name}
+        if self.description is not None:
+            found["description"] = self.description
+        if self._arguments is not None:
+            found["arguments"] = dict(self._arguments)
+        if self._pooled:
+            found["pooled"] = True
+        return {
+            **found,
+            "clients": self.num_clients,
+            "rows": self.num_rows,
+            "test_rows": 0 if self.test is None else len(jax.tree.leaves(self.test)[0]),
+            "parameters": self.num_parameters,
+            "metrics": list(self.metrics),
+        }
+
+    def fingerprint(self) -> str:
+        """A digest of rows, owners, test rows, importance and the parameters' shapes; not of the functions."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for part in ("rows", "test"):
+            for name, leaf in zip(leaf_names(getattr(self, part)), jax.tree.leaves(getattr(self, part)), strict=True):
+                digest.update(f"{part}/{name}/{leaf.dtype.name}/{leaf.shape};".encode())
+                octets: Any = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+                digest.update(octets)
+        digest.update(self.offsets.astype("<i8").tobytes())
+        digest.update(",".join(map(text, self.importance.exact)).encode())
+        shapes = [leaf.shape for leaf in jax.tree.leaves(self.parameter_shapes)]
+        digest.update(f"{leaf_names(self.parameter_shapes)}/{shapes}".encode())
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        counts = ((self.num_clients, "client"), (self.num_rows, "row"), (self.num_parameters, "parameter"))
+        said = ", ".join(f"{count} {what}{'s' if count != 1 else ''}" for count, what in counts)
+        return f"{type(self).__name__}({self.name}: {said})"
+
+
+def _plain(value: object) -> object:
+    """A value as JSON can hold it."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return str(value) if isinstance(value, (Fraction, Decimal)) else value
+
+
+def _importance(given: Weighting, sizes: Ints) -> Importance:
+    clients = len(sizes)
+    if isinstance(given, str) and given == "uniform":
+        return Importance(None, clients)
+    if isinstance(given, str):
+        if given != "rows":
+            raise InputError(f'importance: {given!r} is not known; give "uniform", "rows" or one value per client')
+        total = int(sizes.sum())
+        return Importance([Fraction(int(size), total) for size in sizes], clients)
+    if isinstance(given, Importance):
+        return Importance(given.exact, clients)
+    try:
+        return Importance(given, clients)
+    except TypeError as error:
+        raise InputError(f'importance: {given!r}; give "uniform", "rows" or one value per client') from error

@@ -1,0 +1,143 @@
+"""Carrying out a study: its units over the machine's cores, with progress, checkpoints, and a stop that keeps everything."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from fedtempo.checkpoint import Folder
+from fedtempo.engine.machine import Machine
+from fedtempo.engine.numerics import Precision, numerics
+from fedtempo.engine.session import Plan, Session, Snapshot
+
+log = logging.getLogger(__name__)
+
+SAVE_SECONDS = 30.0
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a study is."""
+
+    done: float
+    """Share of the virtual time of all runs that has been trained, from 0 to 1."""
+    updates: int
+    """Client updates since this call began, over all runs."""
+    seconds: float
+    units_done: int
+    units: int
+
+    @property
+    def rate(self) -> float:
+        """Client updates a second, over all runs."""
+        return self.updates / self.seconds if self.seconds > 0 else 0.0
+
+    def left(self, began_at: float) -> float | None:
+        """Seconds to go at this pace, where the call began with the share `began_at` done."""
+        gained = self.done - began_at
+        return None if gained <= 0 else self.seconds * (1.0 - self.done) / gained
+
+
+@dataclass
+class _Count:
+    """What one unit has done; written by its thread alone."""
+
+    share: float = 0.0
+    updates: int = 0
+
+
+class Runner:
+    """Runs units, each in one thread; between stretches it looks whether it should save or stop."""
+
+    def __init__(
+        self,
+        plans: list[Plan],
+        machines: Mapping[int, Machine],
+        dtype: Precision,
+        folder: Folder | None,
+        *,
+        threads: int,
+        save_every: float = SAVE_SECONDS,
+    ) -> None:
+        self._plans, self._machines, self._dtype, self._folder = plans, machines, dtype, folder
+        self._threads, self._save_every = threads, save_every
+        self._stop = threading.Event()
+        self._counts = [_Count() for _ in plans]
+        self.outcomes: list[Snapshot | None] = [None] * len(plans)
+        """By unit: what it has measured; None if it has not begun."""
+        self.seconds = 0.0
+
+    def run(self, on_progress: Callable[[Progress], None] | None = None) -> None:
+        """To the end, or to an interrupt: then every unit is saved at the end of its stretch, and it is raised again."""
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="fedtempo") as pool:
+            tasks = [pool.submit(self._unit, k) for k in range(len(self._plans))]
+            try:
+                self._watch(tasks, begin, on_progress)
+            except BaseException:
+                self._stop.set()
+                for task in tasks:
+                    task.cancel()
+                wait(tasks)
+                raise
+            finally:
+                self.seconds = time.perf_counter() - begin
+
+    def _watch(self, tasks: list[Future[None]], begin: float, on_progress: Callable[[Progress], None] | None) -> None:
+        while True:
+            done, running = wait(tasks, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+            if on_progress is not None:
+                on_progress(self._progress(begin))
+            if not running:
+                return
+
+    def _progress(self, begin: float) -> Progress:
+        return Progress(
+            done=sum(count.share for count in self._counts) / len(self._counts),
+            updates=sum(count.updates for count in self._counts),
+            seconds=time.perf_counter() - begin,
+            units_done=sum(outcome is not None and bool(outcome["finished"]) for outcome in self.outcomes),
+            units=len(self._plans),
+        )
+
+    def _unit(self, k: int) -> None:
+        plan, count = self._plans[k], self._counts[k]
+        saved = self._folder.read_unit(plan.unit.number) if self._folder is not None else None
+        if saved is not None and bool(saved["finished"]):
+            self.outcomes[k], count.share = saved, 1.0
+            return
+        if self._stop.is_set():
+            self.outcomes[k] = saved
+            return
+        runs = len(plan.unit.seeds) * len(plan.unit.runs)
+        with numerics(self._dtype):
+            session = Session(plan, self._machines[plan.unit.shape], saved)
+            last_saved = time.monotonic()
+            for events in session.run():
+                count.updates += events * runs
+                count.share = session.share
+                if self._stop.is_set():
+                    break
+                if time.monotonic() - last_saved > self._save_every:
+                    self._save(k, session)
+                    last_saved = time.monotonic()
+            count.share = session.share
+            self._save(k, session)
+
+    def _save(self, k: int, session: Session) -> None:
+        self.outcomes[k] = outcome = session.snapshot()
+        if self._folder is not None:
+            self._folder.write_unit(self._plans[k].unit.number, outcome)
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

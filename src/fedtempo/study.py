@@ -1,0 +1,366 @@
+"""A study: one problem, client times, and a grid of schemes, weight rules, learning rates and seeds, as `simulate` runs it.
+
+Runs that differ in numbers only go through the engine together and share their batches; seeds go together where they
+share a timeline and the hardware gains from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import jax
+import numpy as np
+
+from fedtempo.checkpoint import Folder
+from fedtempo.clock.setting import Setting
+from fedtempo.clock.ticks import Exact, positive, text
+from fedtempo.clock.times import ClientTimes
+from fedtempo.collect import collected
+from fedtempo.engine.machine import EventMachine, Machine, WaveMachine
+from fedtempo.engine.numerics import PRECISIONS, Precision
+from fedtempo.engine.reference import reference
+from fedtempo.engine.session import Plan, Unit, room_for
+from fedtempo.engine.task import Task
+from fedtempo.errors import InputError
+from fedtempo.grid import Axis, Value, combinations, numbers
+from fedtempo.history import History
+from fedtempo.local.rule import LocalRule
+from fedtempo.local.solvers import LocalSGD
+from fedtempo.measure import Shares
+from fedtempo.memory import check_memory, estimate
+from fedtempo.problems.problem import Problem
+from fedtempo.runner import SAVE_SECONDS, Progress, Runner, cores
+from fedtempo.schemes import AsyncFedAvg, Scheme
+from fedtempo.server_rule import ServerRule, WeightedSum
+from fedtempo.weighting import WeightRule, Weights, expected_weights, weight_rule, weights
+
+log = logging.getLogger(__name__)
+
+EngineName = Literal["auto", "events", "waves", "oracle"]
+ENGINES: tuple[EngineName, ...] = ("auto", "events", "waves", "oracle")
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything that decides the results of a `simulate` call."""
+
+    problem: Problem
+    schemes: tuple[Scheme, ...]
+    times: ClientTimes
+    until: Fraction
+    local: LocalRule
+    rules: tuple[WeightRule, ...]
+    server_lr: Axis
+    seeds: tuple[int, ...]
+    points: int
+    dtype: Precision
+    engine: EngineName
+    surrogate: Scheme
+    per_client: bool
+    bound: float
+    server: ServerRule
+
+    def __post_init__(self) -> None:
+        have, need = self.times.num_clients, self.problem.num_clients
+        if have != need:
+            raise InputError(f"times: {have} clients, but the problem has {need}; give one time per client")
+        for scheme in self.schemes:
+            scheme.waiting.check(need)
+        labels = [scheme.label for scheme in self.schemes]
+        if len(set(labels)) < len(labels):
+            raise InputError(f"schemes: {', '.join(labels)} names one twice; give each once, or labels that differ")
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """The hyper-parameters, in the order of the history's dimensions."""
+        return (*self.local.axes, self.server_lr)
+
+    @cached_property
+    def shapes(self) -> list[dict[str, Value]]:
+        """Combinations of the axes that change the shape of the work."""
+        return combinations([axis for axis in self.axes if not axis.traced])
+
+    @cached_property
+    def traced(self) -> list[dict[str, Value]]:
+        """Combinations of the axes that only change numbers."""
+        return combinations([axis for axis in self.axes if axis.traced])
+
+    @property
+    def runs_per_seed(self) -> int:
+        """Runs that share a scheme and a seed."""
+        return len(self.rules) * len(self.shapes) * len(self.traced)
+
+    @property
+    def num_runs(self) -> int:
+        """All runs."""
+        return len(self.schemes) * len(self.seeds) * self.runs_per_seed
+
+    def setting(self, scheme: Scheme, seed: int) -> Setting:
+        """The clock of a scheme under a seed."""
+        return Setting.of(scheme.waiting, self.times, self.problem.importance.values, seed)
+
+    def shares_seeds(self, scheme: Scheme) -> bool:
+        """Whether all seeds have one timeline."""
+        return not (self.times.random or scheme.waiting.random)
+
+    @cached_property
+    def applied(self) -> dict[tuple[int, int], Weights]:
+        """d_i by (scheme, weight rule)."""
+        p = self.problem.importance.exact
+        return {
+            (s, r): weights(scheme, self.times, importance=p, rule=rule)
+            for s, scheme in enumerate(self.schemes)
+            for r, rule in enumerate(self.rules)
+        }
+
+    @cached_property
+    def shares(self) -> Shares:
+        """p_i, and q_i of the surrogate: shares of rounds of the reference scheme."""
+        p = self.problem.importance
+        q = expected_weights(self.surrogate, self.times, importance=p.exact, rule="identical")
+        return Shares(p.values, q / q.sum())
+
+    def configuration(self) -> dict[str, Any]:
+        """All that is needed to repeat the study, as JSON."""
+        return {
+            "problem": self.problem.spec(),
+            "fingerprint": self.problem.fingerprint(),
+            "times": self.times.describe(),
+            "law": self.times.law,
+            "schemes": [scheme.spec() for scheme in self.schemes],
+            "weights": [rule.label for rule in self.rules],
+            "until": text(self.until),
+            "local": self.local.spec(),
+            "server_lr": list(self.server_lr.values) if self.server_lr.listed else self.server_lr.values[0],
+            "seeds": list(self.seeds),
+            "points": self.points,
+            "dtype": self.dtype,
+            "engine": self.engine,
+            "surrogate": self.surrogate.spec(),
+            "per_client": self.per_client,
+            "bound": self.bound,
+        }
+
+
+def simulate(
+    problem: Problem,
+    schemes: Scheme | Sequence[Scheme],
+    times: ClientTimes,
+    *,
+    until: Exact,
+    local: LocalRule | None = None,
+    weights: str | WeightRule | Sequence[str | WeightRule] = ("time-based",),
+    server_lr: float | Sequence[float] = 1.0,
+    seeds: int | Iterable[int] = (0,),
+    points: int = 101,
+    dtype: Precision = "float32",
+    engine: EngineName = "auto",
+    surrogate: Scheme | None = None,
+    per_client: bool = False,
+    bound: float = 1e6,
+    checkpoint: str | Path | None = None,
+    save_every: float = SAVE_SECONDS,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> History:
+    """Train the problem under every scheme, weight rule, learning rate and seed; the history over virtual time.
+
+    Any number may be a list, and each list becomes a dimension of the history. `until` is the virtual time at which all
+    runs end, measured at `points` times from 0 to `until`. `seeds` is a seed or several. `surrogate` names the scheme whose
+    shares of rounds weight the surrogate loss (asynchronous FedAvg). `per_client` also keeps the loss of every client.
+    A run whose loss is not a number, or beyond `bound` times max(1, its first loss), counts as diverged; the others go on.
+
+    `checkpoint` is a folder: a study that was stopped there goes on, to the same bits on a processor. `save_every` seconds it is
+    saved; Ctrl-C stops it at once, saved. `on_progress` is called several times a second with how far it is.
+    """
+    study = Study(
+        problem=_problem(problem),
+        schemes=_schemes(schemes),
+        times=times,
+        until=positive(until, "until"),
+        local=local if local is not None else LocalSGD(),
+        rules=_rules(weights),
+        server_lr=numbers("server_lr", server_lr),
+        seeds=_seeds(seeds),
+        points=_points(points),
+        dtype=_one_of("dtype", dtype, PRECISIONS),
+        engine=_engine(engine),
+        surrogate=surrogate if surrogate is not None else AsyncFedAvg(),
+        per_client=per_client,
+        bound=float(bound),
+        server=WeightedSum(),
+    )
+    return run_study(study, checkpoint=checkpoint, save_every=save_every, on_progress=on_progress)
+
+
+def run_study(
+    study: Study,
+    *,
+    checkpoint: str | Path | None = None,
+    save_every: float = SAVE_SECONDS,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> History:
+    """Carry out a study, or the rest of one; what is there when it is interrupted is kept in the folder."""
+    if study.engine == "oracle" and checkpoint is not None:
+        raise InputError("checkpoint: the oracle keeps none, it is for short runs; choose another engine")
+    folder = None if checkpoint is None else Folder(Path(checkpoint))
+    layout = {"blocks": _blocks(study)}
+    if folder is not None:
+        layout = folder.begin(study.configuration(), layout)
+    kind = WaveMachine if study.engine == "waves" else EventMachine
+    machines: dict[int, Machine] = {
+        k: kind(study.problem, _task(study, shape), study.dtype) for k, shape in enumerate(study.shapes)
+    }
+    plans = plans_of(study, machines, layout["blocks"])
+    if study.engine == "oracle":
+        return _by_oracle(study, plans)
+    threads = 1 if study.engine == "waves" else min(cores(), len(plans))
+    needed = estimate(plans, machines, threads)
+    log.info("%d runs in %d units, about %s", study.num_runs, len(plans), needed)
+    check_memory(needed)
+    runner = Runner(plans, machines, study.dtype, folder, threads=threads, save_every=save_every)
+    interrupted = False
+    try:
+        runner.run(on_progress)
+    except KeyboardInterrupt:
+        interrupted = True
+    history = collected(study, plans, runner.outcomes, _seconds(runner, machines))
+    if folder is not None:
+        history.save(folder.history)
+    if interrupted:
+        raise KeyboardInterrupt
+    return history
+
+
+def _seconds(runner: Runner, machines: dict[int, Machine]) -> dict[str, float]:
+    """Time spent: compiling, and on everything else."""
+    compiling = sum(machine.compile_seconds for machine in machines.values())
+    return {"run_seconds": runner.seconds - compiling, "compile_seconds": compiling}
+
+
+def _by_oracle(study: Study, plans: list[Plan]) -> History:
+    begin = time.perf_counter()
+    outcomes = [reference(p, study.problem, study.local, study.shapes[p.unit.shape], study.dtype) for p in plans]
+    return collected(study, plans, outcomes, {"run_seconds": time.perf_counter() - begin, "compile_seconds": 0.0})
+
+
+def _task(study: Study, shape: dict[str, Value]) -> Task:
+    return Task(study.problem.loss, study.local.job(shape), study.server)
+
+
+def _blocks(study: Study) -> int:
+    """Into how many blocks the runs of a scheme and seed are cut, so that every core has work."""
+    if study.engine == "waves":
+        return 1
+    units = len(study.schemes) * len(study.seeds) * len(study.shapes)
+    return max(1, min(-(-cores() // units), len(study.rules) * len(study.traced)))
+
+
+def plans_of(study: Study, machines: dict[int, Machine], blocks: int) -> list[Plan]:
+    """The units of a study, and what each needs."""
+    runs = [(r, c) for r in range(len(study.rules)) for c in range(len(study.traced))]
+    cuts = [tuple(part) for part in _cut(runs, blocks)]
+    plans: list[Plan] = []
+    for s, scheme in enumerate(study.schemes):
+        together = study.engine == "waves" and study.shares_seeds(scheme)
+        for seeds in [study.seeds] if together else [(seed,) for seed in study.seeds]:
+            for k in range(len(study.shapes)):
+                for part in cuts:
+                    unit = Unit(len(plans), s, k, seeds, part)
+                    plans.append(_plan(study, machines[k], unit, scheme))
+    return _settled(plans, machines)
+
+
+def _settled(plans: list[Plan], machines: dict[int, Machine]) -> list[Plan]:
+    """What the programs' first pieces tell: one size of slots for all schemes, since they share the compiled code."""
+    firsts = {(p.unit.scheme, p.unit.shape): next(p.pieces()) for p in plans}
+    slots: dict[int, int] = {}
+    for k, machine in machines.items():
+        pieces = [piece for (_, shape), piece in firsts.items() if shape == k]
+        machine.tune(pieces, max(len(p.unit.seeds) * len(p.unit.runs) for p in plans if p.unit.shape == k))
+        slots[k] = room_for(max(piece.num_slots for piece in pieces))
+    return [replace(plan, num_slots=slots[plan.unit.shape]) for plan in plans]
+
+
+def _plan(study: Study, machine: Machine, unit: Unit, scheme: Scheme) -> Plan:
+    traced = [study.traced[c] for _, c in unit.runs]
+    pace = float((1.0 / study.times.mean_time).sum())
+    return Plan(
+        unit=unit,
+        setting=study.setting(scheme, unit.seeds[0]),
+        weights=tuple(study.applied[unit.scheme, r] for r in range(len(study.rules))),
+        hyper={name: np.array([combination[name] for combination in traced], dtype=np.float64) for name in traced[0]},
+        until=study.until,
+        points=study.points,
+        shares=study.shares,
+        per_client=study.per_client,
+        capacity=machine.capacity(len(unit.seeds), float(study.until) * pace),
+        max_marks=machine.max_marks(len(unit.runs) * len(unit.seeds)),
+        num_slots=1,
+        bound=study.bound,
+    )
+
+
+def _cut(runs: list[tuple[int, int]], blocks: int) -> list[list[tuple[int, int]]]:
+    """Blocks of nearly equal size."""
+    edges = [len(runs) * k // blocks for k in range(blocks + 1)]
+    return [runs[a:b] for a, b in pairwise(edges)]
+
+
+def _problem(given: object) -> Problem:
+    if not isinstance(given, Problem):
+        raise InputError(f"problem: {given!r} is not one; use ft.problems.digits() or ft.Problem(init, loss, data)")
+    return given
+
+
+def _schemes(given: object) -> tuple[Scheme, ...]:
+    schemes = (given,) if isinstance(given, Scheme) else tuple(given) if isinstance(given, Iterable) else (given,)
+    for scheme in schemes:
+        if not isinstance(scheme, Scheme):
+            raise InputError(f"schemes: {scheme!r} is not a scheme; give ft.FedAvg(), ft.FedFix('1/2'), or several")
+    if not schemes:
+        raise InputError("schemes: none given; give at least one, as ft.FedAvg()")
+    return schemes
+
+
+def _rules(given: str | WeightRule | Sequence[str | WeightRule]) -> tuple[WeightRule, ...]:
+    rules = tuple(weight_rule(g) for g in ([given] if isinstance(given, str | WeightRule) else given))
+    if not rules or len({rule.label for rule in rules}) < len(rules):
+        raise InputError(f"weights: {given!r}; give at least one rule, and each once")
+    return rules
+
+
+def _seeds(given: int | Iterable[int]) -> tuple[int, ...]:
+    seeds = tuple(int(s) for s in given) if isinstance(given, Iterable) else (int(given),)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds: {list(seeds)}; give at least one, and each once")
+    return seeds
+
+
+def _points(given: int) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 2:
+        raise InputError(f"points: {given!r}; give a whole number of at least 2, for time 0 and the end")
+    return given
+
+
+def _engine(given: EngineName) -> EngineName:
+    chosen = _one_of("engine", given, ENGINES)
+    if chosen == "auto":
+        return "events" if jax.default_backend() == "cpu" else "waves"
+    return chosen
+
+
+Choice = TypeVar("Choice", bound=str)
+
+
+def _one_of(name: str, given: Choice, known: Sequence[Choice]) -> Choice:
+    if given not in known:
+        raise InputError(f"{name}: {given!r} is not known; use one of {', '.join(known)}")
+    return given
