@@ -192,11 +192,18 @@ def rivals(data: Data, quick: bool) -> dict[str, Contestant]:
 
 def interleaved(contestants: dict[str, Contestant], repeats: int) -> tuple[dict[str, Lap], dict[str, list[Lap]]]:
     """The first lap of each, which warms up, and the laps that count."""
-    first = {name: run() for name, run in contestants.items()}
+    first: dict[str, Lap] = {}
     laps: dict[str, list[Lap]] = {name: [] for name in contestants}
-    for _ in range(repeats):
+    for repeat in range(repeats + 1):
         for name, run in contestants.items():
-            laps[name].append(run())
+            lap = run()
+            print(
+                f"{repeat}/{repeats} {name}: {spaced(lap.updates / lap.seconds)} a second", file=sys.stderr, flush=True
+            )
+            if repeat == 0:
+                first[name] = lap
+            else:
+                laps[name].append(lap)
     return first, laps
 
 

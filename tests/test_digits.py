@@ -27,7 +27,7 @@ x, y = rng.normal(size=(40, 6)), rng.integers(0, 3, 40)
 
 
 def _params(features, classes):
-    return {"weights": rng.normal(size=(features, classes)), "bias": rng.normal(size=classes)}
+    return {"weights": rng.normal(size=(classes, features)), "bias": rng.normal(size=classes)}
 
 
 def test_digits_are_scikit_learns_images_each_once():
@@ -81,7 +81,7 @@ def test_training_reaches_the_accuracy_that_digits_are_known_for():
 def test_the_loss_is_cross_entropy_with_a_ridge(l2):
     _, loss, accuracy = logistic(6, 3, l2=l2)
     params = _params(6, 3)
-    z = x @ params["weights"] + params["bias"]
+    z = x @ params["weights"].T + params["bias"]
     ridge = l2 / 2 * ((params["weights"] ** 2).sum() + (params["bias"] ** 2).sum())
     with jax.enable_x64(True):
         assert float(loss(params, (x, y))) == pytest.approx(
@@ -89,14 +89,14 @@ def test_the_loss_is_cross_entropy_with_a_ridge(l2):
         )
         slope = jax.grad(loss)(params, (jnp.asarray(x), jnp.asarray(y)))
         share = np.exp(log_softmax(z, axis=1)) - np.eye(3)[y]
-        assert np.allclose(slope["weights"], x.T @ share / 40 + l2 * params["weights"], atol=1e-12)
+        assert np.allclose(slope["weights"], share.T @ x / 40 + l2 * params["weights"], atol=1e-12)
         assert np.allclose(slope["bias"], share.mean(axis=0) + l2 * params["bias"], atol=1e-12)
         assert float(accuracy(params, (x, y))) == pytest.approx((z.argmax(axis=1) == y).mean(), rel=1e-12)
 
 
 def test_the_loss_stays_finite_where_logits_are_large():
     _, loss, _ = logistic(1, 3)
-    params = {"weights": jnp.array([[1e4, 0.0, -1e4]]), "bias": jnp.zeros(3)}
+    params = {"weights": jnp.array([[1e4], [0.0], [-1e4]]), "bias": jnp.zeros(3)}
     value, slope = jax.value_and_grad(loss)(params, (jnp.ones((2, 1)), jnp.array([0, 2])))
     assert float(value) == pytest.approx(1e4)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slope))

@@ -126,13 +126,12 @@ def _dataset(
         "weights": [rule.label for rule in study.rules],
     }
     for axis in study.axes:
-        values = [np.nan if v is None else v for v in axis.values]
-        coords[axis.name] = values if axis.listed else values[0]
+        held = [np.nan if v is None else v for v in axis.values]
+        coords[axis.name] = held if axis.listed else held[0]
     coords |= {"seed": list(study.seeds), "time": ("time", time, {"long_name": "virtual time"})}
     variables: dict[str, Any] = {}
-    for name in sorted(
-        cube.arrays, key=lambda n: (n.startswith("parameter:"), list(_LONG_NAMES).index(n) if n in _LONG_NAMES else 99)
-    ):
+    known = list(_LONG_NAMES)
+    for name in sorted(cube.arrays, key=lambda n: (n not in known, known.index(n) if n in known else 0, n)):
         about = {"long_name": _LONG_NAMES.get(name, name.replace("_", " "))}
         variables[name] = ((*cube.dims, *cube.trailing[name]), cube.arrays[name], about)
     for name, values in counted.items():

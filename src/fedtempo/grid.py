@@ -1,6 +1,6 @@
 """The axes of a study: any number may be a list, and each list becomes a dimension.
 
-An axis that only changes numbers (learning rates, weights) is `traced`: its runs go through the engine together. One that
+An axis that only changes numbers (learning rates) is `traced`: its runs go through the engine together. One that
 changes the shape of the work (local steps, batch size) makes a group of runs of its own.
 """
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import isfinite
 from numbers import Real
+from typing import Any
 
 from fedtempo.errors import InputError
 
@@ -30,13 +32,14 @@ def numbers(name: str, given: object, *, above: float = 0.0, reaches: bool = Fal
     """A real number above `above` (or from it on, if it `reaches` it), or a list of such."""
     values = _listed(name, given)
     for value in values:
-        wrong = not isinstance(value, Real) or isinstance(value, bool)
-        if wrong or not (float(value) > above or (reaches and float(value) == above)) or float(value) == float("inf"):
+        if not _real(value) or not (value > above or (reaches and value == above)) or not isfinite(value):
             least = "at least" if reaches else "above"
-            raise InputError(
-                f"{name}: {value!r} does not do; give a finite number {least} {above:g}, or a list of them"
-            )
+            raise InputError(f"{name}: {value!r} does not do; give a number {least} {above:g}, or a list of them")
     return Axis(name, tuple(float(v) for v in values), isinstance(given, Iterable))
+
+
+def _real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def counts(name: str, given: object, *, none: str | None = None) -> Axis:
@@ -51,7 +54,7 @@ def counts(name: str, given: object, *, none: str | None = None) -> Axis:
     return Axis(name, tuple(values), isinstance(given, Iterable), traced=False)
 
 
-def _listed(name: str, given: object) -> list[object]:
+def _listed(name: str, given: object) -> list[Any]:
     if isinstance(given, str):
         raise InputError(f"{name}: {given!r} is text; give a number or a list of numbers")
     values = list(given) if isinstance(given, Iterable) else [given]

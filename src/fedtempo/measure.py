@@ -100,7 +100,7 @@ def _block(rows: Rows, model: Tree) -> int:
     """Rows at once: many, but not so many that what lies between two layers fills the memory."""
     runs = jax.tree.leaves(model)[0].shape[RUNS]
     width = max(1, max((int(np.prod(x.shape[1:])) for x in jax.tree.leaves(rows.rows)), default=1))
-    fit = max(16, EVALUATED_AT_ONCE // (runs * width))
+    fit = max(16, EVALUATED_AT_ONCE // (int(runs) * width))
     return min(1 << (fit.bit_length() - 1), 1 << max(4, (rows.group.shape[0] - 1).bit_length()))
 
 
@@ -115,11 +115,14 @@ class Shares:
         """Measures [seeds, runs] of one point, from what the engine measured."""
         out: dict[str, Floats] = {}
         losses = np.asarray(measured["client_loss"], dtype=np.float64)  # [seeds, clients, runs]
-        for name, share in (("loss", self.importance), ("surrogate_loss", self.surrogate)):
+        for name, deviation, share in (
+            ("loss", "loss_deviation", self.importance),
+            ("surrogate_loss", "surrogate_deviation", self.surrogate),
+        ):
             mean = np.einsum("i,sir->sr", share, losses)
             spread = np.einsum("i,sir->sr", share, (losses - mean[:, None]) ** 2)
             out[name] = mean
-            out[name.replace("loss", "deviation") if name != "loss" else "loss_deviation"] = np.sqrt(spread)
+            out[deviation] = np.sqrt(spread)
         for name, values in measured.items():
             if name.startswith("client_"):
                 if name != "client_loss":

@@ -1,4 +1,4 @@
-"""Carrying out a study: its units over the machine's cores, with progress, checkpoints, and a stop that keeps everything."""
+"""Carrying out a study: its units over the cores, with progress, checkpoints, and a stop that keeps everything."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Runner:
         self.seconds = 0.0
 
     def run(self, on_progress: Callable[[Progress], None] | None = None) -> None:
-        """To the end, or to an interrupt: then every unit is saved at the end of its stretch, and it is raised again."""
+        """To the end, or to an interrupt: then every unit is saved at the end of its stretch, and it is raised."""
         begin = time.perf_counter()
         with ThreadPoolExecutor(self._threads, thread_name_prefix="fedtempo") as pool:
             tasks = [pool.submit(self._unit, k) for k in range(len(self._plans))]

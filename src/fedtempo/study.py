@@ -1,4 +1,4 @@
-"""A study: one problem, client times, and a grid of schemes, weight rules, learning rates and seeds, as `simulate` runs it.
+"""A study: a problem, client times, and a grid of schemes, weight rules, learning rates and seeds; `simulate` runs it.
 
 Runs that differ in numbers only go through the engine together and share their batches; seeds go together where they
 share a timeline and the hardware gains from it.
@@ -173,12 +173,13 @@ def simulate(
     """Train the problem under every scheme, weight rule, learning rate and seed; the history over virtual time.
 
     Any number may be a list, and each list becomes a dimension of the history. `until` is the virtual time at which all
-    runs end, measured at `points` times from 0 to `until`. `seeds` is a seed or several. `surrogate` names the scheme whose
-    shares of rounds weight the surrogate loss (asynchronous FedAvg). `per_client` also keeps the loss of every client.
-    A run whose loss is not a number, or beyond `bound` times max(1, its first loss), counts as diverged; the others go on.
+    runs end; they are measured at `points` times from 0 to `until`. `surrogate` names the scheme whose shares of rounds
+    weight the surrogate loss (asynchronous FedAvg). `per_client` also keeps the loss of every client. A run whose loss
+    is not a number, or beyond `bound` times max(1, its first loss), counts as diverged; the others go on.
 
-    `checkpoint` is a folder: a study that was stopped there goes on, to the same bits on a processor. `save_every` seconds it is
-    saved; Ctrl-C stops it at once, saved. `on_progress` is called several times a second with how far it is.
+    `checkpoint` is a folder, saved to every `save_every` seconds: a study that was stopped there goes on, to the same
+    bits on a processor. Ctrl-C stops it at the next stretch, saved. `on_progress` is told several times a second how
+    far it is.
     """
     study = Study(
         problem=_problem(problem),
@@ -332,7 +333,7 @@ def _schemes(given: object) -> tuple[Scheme, ...]:
 
 def _rules(given: str | WeightRule | Sequence[str | WeightRule]) -> tuple[WeightRule, ...]:
     rules = tuple(weight_rule(g) for g in ([given] if isinstance(given, str | WeightRule) else given))
-    if not rules or len({rule.label for rule in rules}) < len(rules):
+    if len({rule.label for rule in rules}) < max(1, len(rules)):
         raise InputError(f"weights: {given!r}; give at least one rule, and each once")
     return rules
 

@@ -8,12 +8,17 @@ A round that is not closed writes a model in the making, which its next event ov
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedtempo.engine.task import RUNS, Data, State, Task, Tree
+from fedtempo.engine.task import RUNS, Data, State, Task, Tree, loop, take
+
+UNROLLED = 4
+GATHERED_BYTES = 1 << 22
+"""Rows that are gathered together, at most: what a processor's caches hold."""
 
 
 class Events(NamedTuple):
@@ -29,56 +34,70 @@ class Events(NamedTuple):
     """[events, seeds, steps, batch]"""
 
 
-def unrolled(task: Task) -> int:
-    """Events in one turn of the loop: several where a job is small beside the loop itself."""
-    return 4 if task.job.steps == 1 and task.job.batch_size is not None else 1
+def turn_of(task: Task, row_bytes: int, seeds: int) -> int:
+    """Events in one turn of the loop: several, with their batches gathered at once, where a job is one small step."""
+    if task.job.steps > 1 or task.job.batch_size is None:
+        return 1
+    fit = GATHERED_BYTES // (task.job.batch_size * row_bytes * seeds)
+    return max((turn for turn in (1, 4, 8, 16) if turn <= fit), default=1)
 
 
-def event_loop(task: Task) -> Callable[[State, Data, dict[str, jax.Array], Events, Any, Any], State]:
-    """The function that runs events `first` to `last` of a piece; `first` is a multiple of `unrolled`."""
-    turn = unrolled(task)
+def event_loop(task: Task, turn: int) -> Callable[[State, Data, dict[str, jax.Array], Events, Any, Any], State]:
+    """The function that runs events `first` to `last` of a piece; `first` is a multiple of `turn`."""
 
     def run(
         state: State, data: Data, hyper: dict[str, jax.Array], events: Events, first: jax.Array, last: jax.Array
     ) -> State:
         def one(place: Any, now: State) -> State:
-            event = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, place, 0, keepdims=False), events)
-            return _event(task, now, data, hyper, event)
+            return _event(task, now, data, hyper, at(events, place))
 
-        def several(k: Any, now: State) -> State:
-            for step in range(turn):
-                now = one(first + k * turn + step, now)
-            return now
+        def several(number: Any, now: State) -> State:
+            begin = first + number * turn
+            together = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, begin, turn), events)
+            batches = take(data.rows, together.rows[:, :, 0])
 
+            def some(k: Any, now: State) -> State:
+                for step in range(UNROLLED):
+                    place = k * UNROLLED + step
+                    now = _event(task, now, data, hyper, at(together, place), at(batches, place))
+                return now
+
+            return loop(0, turn // UNROLLED, some, now)
+
+        if turn == 1:
+            return loop(first, last, one, state)
         turns = (last - first) // turn
-        state = jax.lax.fori_loop(0, turns, several, state)
-        return jax.lax.fori_loop(first + turns * turn, last, one, state) if turn > 1 else state
+        state = loop(0, turns, several, state)
+        return loop(first + turns * turn, last, one, state)
 
     return run
 
 
-def _event(task: Task, state: State, data: Data, hyper: dict[str, jax.Array], event: Events) -> State:
+def _event(
+    task: Task, state: State, data: Data, hyper: dict[str, jax.Array], event: Events, batches: Tree = None
+) -> State:
     def of_run(
         base: Tree, acc: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: jax.Array, gradient: Any
     ) -> tuple[Tree, Tree, Tree]:
         contribution, kept = task.job.work(gradient, base, kept, hyper)
         acc = task.server.add(acc, contribution, weight, base, hyper)
         model, closed = task.server.close(acc, hyper)
-        acc = jax.tree.map(
-            lambda done, open_: done if done is open_ else jnp.where(event.closes, done, open_), closed, acc
-        )
-        return acc, model, kept
+        return jax.tree.map(partial(_either, event.closes), closed, acc), model, kept
 
-    def of_seed(base: Tree, acc: Tree, kept: Tree, rows: jax.Array) -> tuple[Tree, Tree, Tree]:
-        gradient = task.gradient(data, event.client, rows)
-        over_runs = jax.vmap(
-            lambda b, a, c, h, w: of_run(b, a, c, h, w, gradient), in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS
-        )
-        return over_runs(base, acc, kept, hyper, event.weight)
+    def of_seed(base: Tree, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree) -> tuple[Tree, Tree, Tree]:
+        gradient = task.gradient(data, event.client, rows, batch)
+        work = partial(of_run, gradient=gradient)
+        over_runs = jax.vmap(work, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
+        found: tuple[Tree, Tree, Tree] = over_runs(base, acc, kept, hyper, event.weight)
+        return found
 
-    base = at(state.slots, event.read)
-    acc, model, kept = jax.vmap(of_seed)(base, state.acc, at(state.clients, event.client), event.rows)
+    base, kept = at(state.slots, event.read), at(state.clients, event.client)
+    acc, model, kept = jax.vmap(of_seed)(base, state.acc, kept, event.rows, batches)
     return State(put(state.slots, event.write, model), acc, put(state.clients, event.client, kept))
+
+
+def _either(first: jax.Array, one: jax.Array, other: jax.Array) -> jax.Array:
+    return one if one is other else jnp.where(first, one, other)
 
 
 def at(tree: Tree, place: jax.Array) -> Tree:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedtempo.engine.events import Events, event_loop, unrolled
+from fedtempo.engine.events import Events, event_loop, turn_of
 from fedtempo.engine.numerics import Precision, cast
 from fedtempo.engine.program import Piece
 from fedtempo.engine.task import RUNS, Data, State, Task, Tree
@@ -61,7 +61,8 @@ class Machine(ABC):
     def initial_model(self, seeds: tuple[int, ...], runs: int) -> Tree:
         """[seeds, …, runs] the initial models: one a seed, the same in all runs."""
         models = [cast(self.problem.init(init_key(seed)), self.dtype) for seed in seeds]
-        return jax.tree.map(lambda *x: jnp.repeat(jnp.stack(x)[..., None], runs, axis=RUNS), *models)
+        each = [jax.tree.map(lambda x: jnp.stack([x] * runs, axis=RUNS), model) for model in models]
+        return jax.tree.map(lambda *x: jnp.stack(x), *each)
 
     def keys(self, seeds: tuple[int, ...]) -> jax.Array:
         """The keys of the batches."""
@@ -92,6 +93,11 @@ class Machine(ABC):
                 self.compile_seconds += time.perf_counter() - begin
             return self._compiled[key]
 
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return sum(int(np.prod(x.shape[1:])) * x.dtype.itemsize for x in jax.tree.leaves(self.data.rows))
+
     @property
     @abstractmethod
     def turn(self) -> int | None:
@@ -102,7 +108,7 @@ class Machine(ABC):
         """Choose what depends on the programs, from their first pieces, before anything is compiled."""
 
     @abstractmethod
-    def load(self, piece: Piece, capacity: int, rules: list[int], num_slots: int, keys: jax.Array) -> Any:
+    def load(self, piece: Piece, capacity: int, rules: list[int], keys: jax.Array) -> Any:
         """A piece made ready for `advance`; `rules` says which weights each run takes."""
 
     @abstractmethod
@@ -134,14 +140,14 @@ class Machine(ABC):
 class EventMachine(Machine):
     """Event by event (events.py)."""
 
-    @property
+    @cached_property
     def turn(self) -> int:
-        return unrolled(self.task)
+        return turn_of(self.task, self.row_bytes, 1)
 
     def tune(self, firsts: Iterable[Piece], runs: int) -> None:
         pass
 
-    def load(self, piece: Piece, capacity: int, rules: list[int], num_slots: int, keys: jax.Array) -> Events:
+    def load(self, piece: Piece, capacity: int, rules: list[int], keys: jax.Array) -> Events:
         room = capacity - piece.num_events
 
         def padded(column: Any) -> jax.Array:
@@ -157,7 +163,7 @@ class EventMachine(Machine):
         self, state: State, hyper: dict[str, jax.Array], keys: jax.Array, loaded: Events, first: int, last: int
     ) -> State:
         args = (state, self.data, hyper, loaded, jnp.int32(first), jnp.int32(last))
-        done: State = self._compile("advance", event_loop(self.task), *args, donate=(0,))(*args)
+        done: State = self._compile("advance", event_loop(self.task, self.turn), *args, donate=(0,))(*args)
         return done
 
 
@@ -181,9 +187,8 @@ class WaveMachine(Machine):
         fit = [w for w in self.WIDTHS if w * runs * self.model_bytes <= 2**31] or [1]
         self.width = min(fit, key=lambda w: sum(len(wave_starts(p, w)) - 1 for p in pieces) * (start + w * lane))
 
-    def load(self, piece: Piece, capacity: int, rules: list[int], num_slots: int, keys: jax.Array) -> list[Waves]:
-        groups = grouped(piece, self.width, rules, num_slots - 1, np.dtype(self.dtype))
-        return [Waves(*(jnp.asarray(column) for column in group)) for group in groups]
+    def load(self, piece: Piece, capacity: int, rules: list[int], keys: jax.Array) -> list[Waves]:
+        return grouped(piece, self.width, rules, np.dtype(self.dtype))
 
     def advance(
         self, state: State, hyper: dict[str, jax.Array], keys: jax.Array, loaded: list[Waves], first: int, last: int

@@ -1,6 +1,6 @@
 """All that the engine sees: update events in order, with slots to read and write; one form for every scheme.
 
-    event e:  θ ← model in read slot;  Δ ← job(client, number);  acc ← acc + ω_e Δ;  if it closes a round: write slot ← acc
+    event e:  θ ← read slot;  Δ ← job (client, number) from θ;  acc ← acc + ω_e Δ;  if a round closes: write slot ← acc
 
 A timeline becomes a stream of pieces; measuring points lie between rounds and refer to the slot of the newest version.
 """

@@ -1,4 +1,4 @@
-"""A unit of a study run by the oracle, measured by the definitions: L_i as one call of the loss on all rows of client i."""
+"""A unit of a study run by the oracle, and measured by the definition: L_i is the loss of all rows of client i."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _Plainly:
     def __call__(self, theta: Any) -> dict[str, Any]:
         """As the engine's meter: per-client losses, then what is measured on the test rows."""
         on_clients = ["loss"] if self._test is not None else list(self._functions)
-        out = {
+        out: dict[str, Any] = {
             f"client_{n}": np.array([float(self._functions[n](theta, data)) for data in self._clients])
             for n in on_clients
         }

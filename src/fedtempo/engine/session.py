@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.setting import Setting
+from fedtempo.engine.ahead import ahead
 from fedtempo.engine.machine import Machine
+from fedtempo.engine.numerics import numerics
 from fedtempo.engine.program import Mark, Piece, grid_times, pieces
 from fedtempo.engine.task import State
 from fedtempo.measure import Shares
@@ -144,18 +146,16 @@ class Session:
     def run(self) -> Iterator[int]:
         """Go on to the end; yields after each stretch how many events it had."""
         turn = self.machine.turn
-        stretch = 16 * turn if turn is not None else self.plan.capacity
-        for piece in self.plan.pieces():
-            last = piece.first + piece.num_events
-            if last < self.events_done or (last == self.events_done and not self._due(piece)):
-                continue
-            loaded = self._load(piece)
+        stretch = 4 * turn if turn is not None else self.plan.capacity
+        for piece, loaded in self._loaded():
+            if piece.num_slots > jax.tree.leaves(self.state.slots)[0].shape[0]:
+                self.state = self.machine.grown(self.state, room_for(piece.num_slots))
             begin = self.events_done - piece.first
             while begin < piece.num_events:
                 end = min(piece.num_events, begin + stretch)
                 clock = time.perf_counter()
                 self.state = self.machine.advance(self.state, self.hyper, self.keys, loaded, begin, end)
-                jax.block_until_ready(self.state.acc)
+                jax.block_until_ready(self.state.acc)  # type: ignore[no-untyped-call]
                 seconds = time.perf_counter() - clock
                 self.events_done += end - begin
                 self._measure(piece)
@@ -169,13 +169,19 @@ class Session:
             if self.finished:
                 return
 
-    def _load(self, piece: Piece) -> Any:
-        num_slots = jax.tree.leaves(self.state.slots)[0].shape[0]
-        if piece.num_slots >= num_slots:
-            num_slots = room_for(piece.num_slots)
-            self.state = self.machine.grown(self.state, num_slots)
+    def _loaded(self) -> Iterator[tuple[Piece, Any]]:
+        """Pieces that are still to do, made ready for the machine; while an accelerator works, the next one is made."""
         rules = [rule for rule, _ in self.plan.unit.runs]
-        return self.machine.load(piece, self.plan.capacity, rules, num_slots, self.keys)
+        done, points_done = self.events_done, self.recorder.points_done
+
+        def ready() -> Iterator[tuple[Piece, Any]]:
+            for piece in self.plan.pieces():
+                marked = any(mark.point >= points_done for mark in piece.marks)
+                if piece.first + piece.num_events > done or (marked and piece.first + piece.num_events == done):
+                    with numerics(self.machine.dtype):
+                        yield piece, self.machine.load(piece, self.plan.capacity, rules, self.keys)
+
+        return ahead(ready()) if self.machine.turn is None else ready()
 
     @property
     def finished(self) -> bool:
@@ -209,14 +215,14 @@ class Session:
     def _restore(self, saved: Snapshot) -> None:
         self.events_done = int(saved["events_done"])
         self.recorder.restore(saved)
-        structure = jax.tree.structure(self.state)
-        leaves = [jnp.asarray(saved[f"state:{k}"]) for k in range(structure.num_leaves)]
-        self.state = State(*jax.tree.unflatten(structure, leaves))
+        leaves, structure = jax.tree.flatten(self.state)
+        there = [jnp.asarray(saved[f"state:{k}"]) for k in range(len(leaves))]
+        self.state = State(*jax.tree.unflatten(structure, there))
 
 
 def room_for(num_slots: int) -> int:
-    """Slots to allocate: one that nobody reads, and a few more, so that few programs need another size."""
-    return -(-(num_slots + 1 + num_slots // 8) // 8) * 8
+    """Slots to allocate: a few more than needed, so that few programs need another size."""
+    return -(-(num_slots + num_slots // 8) // 8) * 8
 
 
 def _next_stretch(stretch: int, events: int, seconds: float, turn: int) -> int:

@@ -11,6 +11,11 @@ from fedtempo.clock.setting import Setting
 from fedtempo.clock.timeline import I32, Timeline
 from fedtempo.errors import UnlawfulRule
 
+NOBODYS = 0
+"""A slot that is never read: where a model goes that nobody needs."""
+FIRST = 1
+"""The slot of version 0."""
+
 
 class Slots:
     """Slots given out ahead of the run, round by round, and taken back by counting readers."""
@@ -19,14 +24,14 @@ class Slots:
         """`readers`: how many jobs start from each version; None if the rule says so by itself."""
         self._barrier = setting.rule.barrier
         self._readers = readers
-        self.current = 0
+        self.current = FIRST
         """The slot of the newest version."""
-        self.count = 1
+        self.count = FIRST + 1
         """Slots in use so far, at most."""
         self._free: list[int] = []
-        self._where = {0: 0}
-        self._versions: dict[int, list[int]] = {0: [0]}
-        self._waiting = {0: self._expected(0, setting.num_clients)}
+        self._where = {0: FIRST}
+        self._versions: dict[int, list[int]] = {FIRST: [0]}
+        self._waiting = {FIRST: self._expected(0, setting.num_clients)}
         self._held: set[int] = set()
 
     def _expected(self, version: int, contributors: int) -> int:

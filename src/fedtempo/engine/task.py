@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from fedtempo.engine.slots import FIRST
 from fedtempo.local.batches import job_rows
 from fedtempo.local.rule import Gradient, Job, Params
 from fedtempo.server_rule import ServerRule
@@ -23,6 +24,7 @@ FULL_BLOCK = 256
 """Rows that a full gradient takes at once."""
 
 Tree = Any
+T = TypeVar("T")
 
 
 class State(NamedTuple):
@@ -63,15 +65,17 @@ class Task:
 
         return jax.vmap(event)(client, job)
 
-    def gradient(self, data: Data, client: jax.Array, rows: jax.Array) -> Gradient:
-        """(θ, k) → gradient of the k-th step of a job whose rows are known."""
+    def gradient(self, data: Data, client: jax.Array, rows: jax.Array, batch: Tree = None) -> Gradient:
+        """(θ, k) → gradient of the k-th step of a job whose rows, or whose only batch, are known."""
         if self.job.batch_size is None:
             return lambda params, k: full_gradient(self.loss, data, client, params)
+        if batch is not None:
+            return lambda params, k: jax.grad(self.loss)(params, batch)
         return lambda params, k: jax.grad(self.loss)(params, take(data.rows, rows[k]))
 
     def initial(self, params: Tree, num_slots: int, num_clients: int) -> State:
-        """Every client holds version 0: `params` [seeds, …, runs], in slot 0."""
-        slots = jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype).at[0].set(x), params)
+        """Every client holds version 0: `params` [seeds, …, runs], in its slot."""
+        slots = jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype).at[FIRST].set(x), params)
         over = partial(_over_seeds_and_runs, params)
         kept = over(self.job.init)
         clients = jax.tree.map(lambda x: jnp.repeat(x[None], num_clients, axis=0), kept)
@@ -80,6 +84,12 @@ class Task:
 
 def _over_seeds_and_runs(params: Tree, function: Callable[[Params], Tree]) -> Tree:
     return jax.vmap(jax.vmap(function, in_axes=RUNS, out_axes=RUNS))(params)
+
+
+def loop(first: Any, last: Any, body: Callable[[Any, T], T], start: T) -> T:
+    """A compiled loop over whole numbers."""
+    end: T = jax.lax.fori_loop(first, last, body, start)
+    return end
 
 
 def take(rows: Tree, which: jax.Array) -> Tree:
@@ -105,4 +115,4 @@ def full_gradient(loss: Callable[[Params, Any], jax.Array], data: Data, client: 
     def block(b: jax.Array, total: Params) -> Params:
         return jax.tree.map(jnp.add, total, jax.grad(block_loss)(params, b * FULL_BLOCK))
 
-    return jax.lax.fori_loop(0, (size + FULL_BLOCK - 1) // FULL_BLOCK, block, jax.tree.map(jnp.zeros_like, params))
+    return loop(0, (size + FULL_BLOCK - 1) // FULL_BLOCK, block, jax.tree.map(jnp.zeros_like, params))

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.engine.program import Piece
+from fedtempo.engine.slots import NOBODYS
 from fedtempo.engine.task import RUNS, Data, State, Task, Tree
 
 GROUP = 64
@@ -34,7 +35,7 @@ class Waves(NamedTuple):
     job: jax.Array
     read: jax.Array
     write: jax.Array
-    """Where a model goes; the last slot, which nobody reads, for events that close no round."""
+    """Where a model goes; nobody's slot for events that close no round."""
     active: jax.Array
     weight: jax.Array
     """[waves, width, runs]"""
@@ -57,8 +58,8 @@ def wave_starts(piece: Piece, width: int) -> NDArray[np.int64]:
     return np.array(starts, dtype=np.int64)
 
 
-def grouped(piece: Piece, width: int, rules: list[int], scratch: int, dtype: Any) -> list[Waves]:
-    """The piece as groups of waves, on the host."""
+def grouped(piece: Piece, width: int, rules: list[int], dtype: Any) -> list[Waves]:
+    """The piece as groups of waves."""
     starts = wave_starts(piece, width)
     waves = len(starts) - 1
     rows = -(-waves // GROUP) * GROUP
@@ -69,10 +70,10 @@ def grouped(piece: Piece, width: int, rules: list[int], scratch: int, dtype: Any
     place[~active] = 0
     if not waves:
         return []
-    write = np.where(active & piece.closes[place], piece.write[place], scratch).astype(np.int32)
+    write = np.where(active & piece.closes[place], piece.write[place], NOBODYS).astype(np.int32)
     weight = (piece.weight[rules][:, place] * active).transpose(1, 2, 0).astype(dtype)
     columns = (piece.client[place], piece.job[place], piece.read[place], write, active, weight)
-    return [Waves(*(column[k : k + GROUP] for column in columns)) for k in range(0, rows, GROUP)]
+    return [Waves(*(jnp.asarray(column[k : k + GROUP]) for column in columns)) for k in range(0, rows, GROUP)]
 
 
 def wave_loop(task: Task) -> Callable[[State, Data, dict[str, jax.Array], jax.Array, Waves], State]:

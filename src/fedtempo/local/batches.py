@@ -24,12 +24,18 @@ _FEISTEL_ROUNDS = 6
 
 def batch_key(seed: int) -> jax.Array:
     """The key of all batches under `seed`."""
-    return jax.random.wrap_key_data(np.array(stream_key("batches", seed), dtype=np.uint32), impl="threefry2x32")
+    return _key("batches", seed)
 
 
 def init_key(seed: int) -> jax.Array:
     """The key of the initial model under `seed`."""
-    return jax.random.wrap_key_data(np.array(stream_key("model", seed), dtype=np.uint32), impl="threefry2x32")
+    return _key("model", seed)
+
+
+def _key(name: str, seed: int) -> jax.Array:
+    words = jnp.asarray(np.array(stream_key(name, seed), dtype=np.uint32))
+    key: jax.Array = jax.random.wrap_key_data(words, impl="threefry2x32")
+    return key
 
 
 def job_rows(
@@ -56,7 +62,6 @@ def _in_epochs(key: jax.Array, job: jax.Array, size: jax.Array, steps: int, batc
     """Rows number job·K·B … of the client's endless sequence of permutations."""
     size = size.astype(jnp.uint32)
     place = jnp.arange(steps * batch_size, dtype=jnp.uint32)
-    # job·K·B mod n and div n without 64 bits: job = a·n + b with b < n, then (a·n + b)·KB
     per_job = jnp.uint32(steps * batch_size)
     epoch, start = _times(job.astype(jnp.uint32), per_job, size)
     epoch, place = epoch + (start + place) // size, (start + place) % size
@@ -76,7 +81,8 @@ def _times(a: jax.Array, b: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.
         return quotient + add // size + rest // size, rest % size
 
     zero = jnp.zeros_like(size)
-    return jax.lax.fori_loop(0, 32, bit, (zero, zero))
+    product: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(0, 32, bit, (zero, zero))
+    return product
 
 
 def permuted(key: jax.Array, place: jax.Array, size: jax.Array) -> jax.Array:
@@ -89,13 +95,12 @@ def permuted(key: jax.Array, place: jax.Array, size: jax.Array) -> jax.Array:
     def once(x: jax.Array) -> jax.Array:
         left, right = x >> half, x & mask
         for turn in range(_FEISTEL_ROUNDS):
-            left, right = (
-                right,
-                left ^ (_mixed(right ^ (key[turn % 2] + jnp.uint32(0x9E3779B9 * (turn + 1) % 2**32))) & mask),
-            )
+            word = key[turn % 2] + jnp.uint32(0x9E3779B9 * (turn + 1) % 2**32)
+            left, right = right, left ^ (_mixed(right ^ word) & mask)
         return (left << half) | right
 
-    return jax.lax.while_loop(lambda x: x >= size, once, once(place.astype(jnp.uint32)))
+    inside: jax.Array = jax.lax.while_loop(lambda x: x >= size, once, once(place.astype(jnp.uint32)))
+    return inside
 
 
 def _mixed(x: jax.Array) -> jax.Array:

@@ -1,6 +1,6 @@
 """Multinomial logistic regression, and any classifier, on labelled rows that a partition deals to clients.
 
-    ℓ(θ; x, y) = log Σ_c exp(z_c) − z_y + λ/2 (‖W‖² + ‖b‖²),    z = Wᵀx + b
+    ℓ(θ; x, y) = log Σ_c exp(z_c) − z_y + λ/2 (‖W‖² + ‖b‖²),    z = Wx + b
 
 W is `weights`, b is `bias`, λ is `l2`: the loss is λ-strongly convex.
 """
@@ -42,15 +42,16 @@ def logistic(features: int, classes: int, *, l2: float = 0.0) -> Classifier:
         raise InputError(f"l2: {l2} is below zero; give zero or a positive number")
 
     def init(key: jax.Array) -> Tree:
-        return {"weights": jnp.zeros((features, classes)), "bias": jnp.zeros(classes)}
+        return {"weights": jnp.zeros((classes, features)), "bias": jnp.zeros(classes)}
 
     def logits(params: Tree, x: jax.Array) -> jax.Array:
-        z: jax.Array = x @ params["weights"] + params["bias"]
+        """[classes, rows]: with labels first, sums over labels are sums of whole vectors."""
+        z: jax.Array = params["weights"] @ x.T + params["bias"][:, None]
         return z
 
     def loss(params: Tree, batch: Tree) -> jax.Array:
         x, y = batch
-        z = logits(params, x).T  # labels first: sums over labels are then sums of whole vectors
+        z = logits(params, x)
         z = z - jax.lax.stop_gradient(z.max(axis=0))
         own = jnp.where(y == jnp.arange(classes)[:, None], z, 0).sum(axis=0)  # a gather would scatter in its gradient
         fit = jnp.mean(jnp.log(jnp.exp(z).sum(axis=0)) - own)
@@ -61,7 +62,7 @@ def logistic(features: int, classes: int, *, l2: float = 0.0) -> Classifier:
     def accuracy(params: Tree, batch: Tree) -> jax.Array:
         x, y = batch
         z = logits(params, x)
-        return jnp.mean(jnp.argmax(z, axis=-1) == y, dtype=z.dtype)
+        return jnp.mean(jnp.argmax(z, axis=0) == y, dtype=z.dtype)
 
     return Classifier(init, loss, accuracy)
 
