@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.times import Floats
-from fedtempo.engine.events import at
-from fedtempo.engine.task import RUNS, Tree, take
+from fedtempo.engine.task import RUNS, Tree, at, take
 
 Function = Callable[[Any, Any], Any]
 

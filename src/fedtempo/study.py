@@ -340,12 +340,12 @@ def _rules(given: str | WeightRule | Sequence[str | WeightRule]) -> tuple[Weight
 
 def _seeds(given: int | Iterable[int]) -> tuple[int, ...]:
     seeds = tuple(int(s) for s in given) if isinstance(given, Iterable) else (int(given),)
-    if not seeds or len(set(seeds)) < len(seeds):
+    if len(set(seeds)) < max(1, len(seeds)):
         raise InputError(f"seeds: {list(seeds)}; give at least one, and each once")
     return seeds
 
 
-def _points(given: int) -> int:
+def _points(given: object) -> int:
     if not isinstance(given, int) or isinstance(given, bool) or given < 2:
         raise InputError(f"points: {given!r}; give a whole number of at least 2, for time 0 and the end")
     return given

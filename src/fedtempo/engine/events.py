@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedtempo.engine.task import RUNS, Data, State, Task, Tree, loop, take
+from fedtempo.engine.task import RUNS, Data, Runs, State, Task, Tree, at, loop, put, take
 
 UNROLLED = 4
 GATHERED_BYTES = 1 << 22
@@ -29,7 +29,7 @@ class Events(NamedTuple):
     write: jax.Array
     closes: jax.Array
     weight: jax.Array
-    """[events, runs]"""
+    """[events, weight rules]"""
     rows: jax.Array
     """[events, seeds, steps, batch]"""
 
@@ -42,14 +42,12 @@ def turn_of(task: Task, row_bytes: int, seeds: int) -> int:
     return max((turn for turn in (1, 4, 8, 16) if turn <= fit), default=1)
 
 
-def event_loop(task: Task, turn: int) -> Callable[[State, Data, dict[str, jax.Array], Events, Any, Any], State]:
+def event_loop(task: Task, turn: int) -> Callable[[State, Data, Runs, Events, Any, Any], State]:
     """The function that runs events `first` to `last` of a piece; `first` is a multiple of `turn`."""
 
-    def run(
-        state: State, data: Data, hyper: dict[str, jax.Array], events: Events, first: jax.Array, last: jax.Array
-    ) -> State:
+    def run(state: State, data: Data, runs: Runs, events: Events, first: jax.Array, last: jax.Array) -> State:
         def one(place: Any, now: State) -> State:
-            return _event(task, now, data, hyper, at(events, place))
+            return _event(task, now, data, runs, at(events, place))
 
         def several(number: Any, now: State) -> State:
             begin = first + number * turn
@@ -59,7 +57,7 @@ def event_loop(task: Task, turn: int) -> Callable[[State, Data, dict[str, jax.Ar
             def some(k: Any, now: State) -> State:
                 for step in range(UNROLLED):
                     place = k * UNROLLED + step
-                    now = _event(task, now, data, hyper, at(together, place), at(batches, place))
+                    now = _event(task, now, data, runs, at(together, place), at(batches, place))
                 return now
 
             return loop(0, turn // UNROLLED, some, now)
@@ -73,9 +71,7 @@ def event_loop(task: Task, turn: int) -> Callable[[State, Data, dict[str, jax.Ar
     return run
 
 
-def _event(
-    task: Task, state: State, data: Data, hyper: dict[str, jax.Array], event: Events, batches: Tree = None
-) -> State:
+def _event(task: Task, state: State, data: Data, runs: Runs, event: Events, batches: Tree = None) -> State:
     def of_run(
         base: Tree, acc: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: jax.Array, gradient: Any
     ) -> tuple[Tree, Tree, Tree]:
@@ -88,7 +84,7 @@ def _event(
         gradient = task.gradient(data, event.client, rows, batch)
         work = partial(of_run, gradient=gradient)
         over_runs = jax.vmap(work, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
-        found: tuple[Tree, Tree, Tree] = over_runs(base, acc, kept, hyper, event.weight)
+        found: tuple[Tree, Tree, Tree] = over_runs(base, acc, kept, runs.hyper, event.weight[runs.rule])
         return found
 
     base, kept = at(state.slots, event.read), at(state.clients, event.client)
@@ -98,13 +94,3 @@ def _event(
 
 def _either(first: jax.Array, one: jax.Array, other: jax.Array) -> jax.Array:
     return one if one is other else jnp.where(first, one, other)
-
-
-def at(tree: Tree, place: jax.Array) -> Tree:
-    """One entry of every leaf."""
-    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, place, 0, keepdims=False), tree)
-
-
-def put(tree: Tree, place: jax.Array, value: Tree) -> Tree:
-    """One entry of every leaf replaced."""
-    return jax.tree.map(lambda x, v: jax.lax.dynamic_update_index_in_dim(x, v, place, 0), tree, value)

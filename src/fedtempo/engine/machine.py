@@ -5,24 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtempo.engine.events import Events, event_loop, turn_of
 from fedtempo.engine.numerics import Precision, cast
 from fedtempo.engine.program import Piece
-from fedtempo.engine.task import RUNS, Data, State, Task, Tree
-from fedtempo.engine.waves import Waves, grouped, wave_loop, wave_starts
+from fedtempo.engine.task import RUNS, Data, Runs, State, Task, Tree
+from fedtempo.engine.waves import Loaded, grouped, wave_loop, wave_starts
 from fedtempo.local.batches import batch_key, init_key
 from fedtempo.measure import Meter, Rows, rows_of
 from fedtempo.problems.problem import Problem
 
-MOST_EVENTS = 1 << 12
+MOST_EVENTS = 1 << 13
 MOST_DRAWN = 1 << 22
 """Row numbers that are drawn ahead, at most."""
 MARK_BYTES = 1 << 26
@@ -64,9 +65,10 @@ class Machine(ABC):
         each = [jax.tree.map(lambda x: jnp.stack([x] * runs, axis=RUNS), model) for model in models]
         return jax.tree.map(lambda *x: jnp.stack(x), *each)
 
-    def keys(self, seeds: tuple[int, ...]) -> jax.Array:
-        """The keys of the batches."""
-        return jnp.stack([batch_key(seed) for seed in seeds])
+    def runs(self, seeds: tuple[int, ...], rules: list[int], hyper: Mapping[str, NDArray[np.float64]]) -> Runs:
+        """What tells the runs apart, on the device."""
+        numbers = {name: jnp.asarray(values, dtype=self.dtype) for name, values in hyper.items()}
+        return Runs(jnp.stack([batch_key(seed) for seed in seeds]), numbers, jnp.asarray(rules, dtype=jnp.int32))
 
     def capacity(self, seeds: int, expected_events: float) -> int:
         """Events in a piece: as many as are drawn ahead without much memory."""
@@ -108,18 +110,16 @@ class Machine(ABC):
         """Choose what depends on the programs, from their first pieces, before anything is compiled."""
 
     @abstractmethod
-    def load(self, piece: Piece, capacity: int, rules: list[int], keys: jax.Array) -> Any:
-        """A piece made ready for `advance`; `rules` says which weights each run takes."""
+    def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Any:
+        """A piece made ready for `advance`."""
 
     @abstractmethod
-    def advance(
-        self, state: State, hyper: dict[str, jax.Array], keys: jax.Array, loaded: Any, first: int, last: int
-    ) -> State:
+    def advance(self, state: State, runs: Runs, loaded: Any, first: int, last: int) -> State:
         """Run events `first` to `last` of a piece; `state` is used up."""
 
     def measure(self, state: State, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         """Measures of the model in a slot."""
-        args = (state.slots, jnp.int32(slot), self.train_rows, self.test_rows)
+        args = (state.slots, np.int32(slot), self.train_rows, self.test_rows)
         out = self._compile("measure", self.meter, *args)(*args)
         return {name: np.asarray(value) for name, value in out.items()}
 
@@ -147,22 +147,20 @@ class EventMachine(Machine):
     def tune(self, firsts: Iterable[Piece], runs: int) -> None:
         pass
 
-    def load(self, piece: Piece, capacity: int, rules: list[int], keys: jax.Array) -> Events:
+    def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Events:
         room = capacity - piece.num_events
 
         def padded(column: Any) -> jax.Array:
             return jnp.asarray(np.concatenate([column, np.zeros((room, *column.shape[1:]), column.dtype)]))
 
         client, job = padded(piece.client), padded(piece.job)
-        weight = padded(piece.weight.T[:, rules].astype(self.dtype))
+        weight = padded(piece.weight.T.astype(self.dtype))
         args = (self.data, keys, client, job)
         rows = self._compile("draw", self.task.draw, *args)(*args)
         return Events(client, padded(piece.read), padded(piece.write), padded(piece.closes), weight, rows)
 
-    def advance(
-        self, state: State, hyper: dict[str, jax.Array], keys: jax.Array, loaded: Events, first: int, last: int
-    ) -> State:
-        args = (state, self.data, hyper, loaded, jnp.int32(first), jnp.int32(last))
+    def advance(self, state: State, runs: Runs, loaded: Events, first: int, last: int) -> State:
+        args = (state, self.data, runs, loaded, np.int32(first), np.int32(last))
         done: State = self._compile("advance", event_loop(self.task, self.turn), *args, donate=(0,))(*args)
         return done
 
@@ -187,13 +185,11 @@ class WaveMachine(Machine):
         fit = [w for w in self.WIDTHS if w * runs * self.model_bytes <= 2**31] or [1]
         self.width = min(fit, key=lambda w: sum(len(wave_starts(p, w)) - 1 for p in pieces) * (start + w * lane))
 
-    def load(self, piece: Piece, capacity: int, rules: list[int], keys: jax.Array) -> list[Waves]:
-        return grouped(piece, self.width, rules, np.dtype(self.dtype))
+    def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Loaded:
+        return grouped(piece, self.width, capacity, np.dtype(self.dtype))
 
-    def advance(
-        self, state: State, hyper: dict[str, jax.Array], keys: jax.Array, loaded: list[Waves], first: int, last: int
-    ) -> State:
-        for group in loaded:
-            args = (state, self.data, hyper, keys, group)
+    def advance(self, state: State, runs: Runs, loaded: Loaded, first: int, last: int) -> State:
+        for group in range(loaded.groups):
+            args = (state, self.data, runs, loaded.waves, np.int32(group))
             state = self._compile("advance", wave_loop(self.task), *args, donate=(0,))(*args)
         return state

@@ -132,8 +132,7 @@ class Session:
     def __init__(self, plan: Plan, machine: Machine, snapshot: Snapshot | None = None) -> None:
         self.plan, self.machine = plan, machine
         unit = plan.unit
-        self.hyper = {k: jnp.asarray(v, dtype=machine.dtype) for k, v in plan.hyper.items()}
-        self.keys = machine.keys(unit.seeds)
+        self.runs = machine.runs(unit.seeds, [rule for rule, _ in unit.runs], plan.hyper)
         self.events_done = 0
         self.recorder = Recorder(plan)
         self.model: list[NDArray[Any]] | None = None
@@ -154,7 +153,7 @@ class Session:
             while begin < piece.num_events:
                 end = min(piece.num_events, begin + stretch)
                 clock = time.perf_counter()
-                self.state = self.machine.advance(self.state, self.hyper, self.keys, loaded, begin, end)
+                self.state = self.machine.advance(self.state, self.runs, loaded, begin, end)
                 jax.block_until_ready(self.state.acc)  # type: ignore[no-untyped-call]
                 seconds = time.perf_counter() - clock
                 self.events_done += end - begin
@@ -171,7 +170,6 @@ class Session:
 
     def _loaded(self) -> Iterator[tuple[Piece, Any]]:
         """Pieces that are still to do, made ready for the machine; while an accelerator works, the next one is made."""
-        rules = [rule for rule, _ in self.plan.unit.runs]
         done, points_done = self.events_done, self.recorder.points_done
 
         def ready() -> Iterator[tuple[Piece, Any]]:
@@ -179,7 +177,7 @@ class Session:
                 marked = any(mark.point >= points_done for mark in piece.marks)
                 if piece.first + piece.num_events > done or (marked and piece.first + piece.num_events == done):
                     with numerics(self.machine.dtype):
-                        yield piece, self.machine.load(piece, self.plan.capacity, rules, self.keys)
+                        yield piece, self.machine.load(piece, self.plan.capacity, self.runs.keys)
 
         return ahead(ready()) if self.machine.turn is None else ready()
 

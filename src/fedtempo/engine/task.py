@@ -38,6 +38,17 @@ class State(NamedTuple):
     """[clients, seeds, …, runs] what clients keep from job to job."""
 
 
+class Runs(NamedTuple):
+    """What tells runs that go together apart."""
+
+    keys: jax.Array
+    """[seeds] of the batches."""
+    hyper: dict[str, jax.Array]
+    """[runs] of each hyper-parameter."""
+    rule: jax.Array
+    """[runs] which of the weight rules."""
+
+
 class Data(NamedTuple):
     """The clients' rows on the device, and where each client's begin."""
 
@@ -90,6 +101,16 @@ def loop(first: Any, last: Any, body: Callable[[Any, T], T], start: T) -> T:
     """A compiled loop over whole numbers."""
     end: T = jax.lax.fori_loop(first, last, body, start)
     return end
+
+
+def at(tree: Tree, place: jax.Array) -> Tree:
+    """One entry of every leaf."""
+    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, place, 0, keepdims=False), tree)
+
+
+def put(tree: Tree, place: jax.Array, value: Tree) -> Tree:
+    """One entry of every leaf replaced."""
+    return jax.tree.map(lambda x, v: jax.lax.dynamic_update_index_in_dim(x, v, place, 0), tree, value)
 
 
 def take(rows: Tree, which: jax.Array) -> Tree:

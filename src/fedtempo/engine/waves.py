@@ -20,25 +20,28 @@ from numpy.typing import NDArray
 
 from fedtempo.engine.program import Piece
 from fedtempo.engine.slots import NOBODYS
-from fedtempo.engine.task import RUNS, Data, State, Task, Tree
+from fedtempo.engine.task import RUNS, Data, Runs, State, Task, Tree, at
 
-GROUP = 64
+GROUP = 128
 """Waves in one call."""
 UNROLLED = 16
 """Up to this width prefix sums are written out; beyond, they are a product with a triangular matrix."""
 
 
 class Waves(NamedTuple):
-    """Waves on the device: [waves, width] each, `active` where there is an event."""
+    """The waves of a piece, in groups: [groups, GROUP, width, …] each, few arrays since each costs a transfer."""
 
-    client: jax.Array
-    job: jax.Array
-    read: jax.Array
-    write: jax.Array
-    """Where a model goes; nobody's slot for events that close no round."""
-    active: jax.Array
+    events: jax.Array
+    """[…, 5] client, job, slot to read, slot to write (nobody's if no round closes), 1 where there is an event."""
     weight: jax.Array
-    """[waves, width, runs]"""
+    """[…, weight rules]"""
+
+
+class Loaded(NamedTuple):
+    """A piece on the device: `groups` of its groups hold waves."""
+
+    waves: Waves
+    groups: int
 
 
 def wave_starts(piece: Piece, width: int) -> NDArray[np.int64]:
@@ -58,40 +61,60 @@ def wave_starts(piece: Piece, width: int) -> NDArray[np.int64]:
     return np.array(starts, dtype=np.int64)
 
 
-def grouped(piece: Piece, width: int, rules: list[int], dtype: Any) -> list[Waves]:
-    """The piece as groups of waves."""
+def grouped(piece: Piece, width: int, capacity: int, dtype: Any) -> Loaded:
+    """The waves of a piece on the device, padded to the number of waves that `capacity` events could make."""
     starts = wave_starts(piece, width)
     waves = len(starts) - 1
-    rows = -(-waves // GROUP) * GROUP
-    place = np.zeros((rows, width), dtype=np.int64)
-    active = np.zeros((rows, width), dtype=np.bool_)
-    place[:waves] = starts[:-1, None] + np.arange(width)
-    active[:waves] = place[:waves] < starts[1:, None]
-    place[~active] = 0
-    if not waves:
-        return []
-    write = np.where(active & piece.closes[place], piece.write[place], NOBODYS).astype(np.int32)
-    weight = (piece.weight[rules][:, place] * active).transpose(1, 2, 0).astype(dtype)
-    columns = (piece.client[place], piece.job[place], piece.read[place], write, active, weight)
-    return [Waves(*(jnp.asarray(column[k : k + GROUP]) for column in columns)) for k in range(0, rows, GROUP)]
+    place = starts[:-1, None] + np.arange(width)
+    active = place < starts[1:, None]
+    place = np.where(active, place, 0)
+    events = np.zeros((-(-capacity // GROUP) * GROUP, width, 5), dtype=np.int32)
+    weight = np.zeros((*events.shape[:2], len(piece.weight)), dtype=dtype)
+    if waves:
+        closes = active & piece.closes[place]
+        columns = (
+            piece.client[place],
+            piece.job[place],
+            piece.read[place],
+            np.where(closes, piece.write[place], NOBODYS),
+        )
+        events[:waves] = np.stack([*columns, active], axis=-1)
+        weight[:waves] = np.moveaxis(piece.weight[:, place] * active, 0, -1)
+    in_groups = (x.reshape(-1, GROUP, *x.shape[1:]) for x in (events, weight))
+    return Loaded(Waves(*jax.device_put(tuple(in_groups))), -(-waves // GROUP))
 
 
-def wave_loop(task: Task) -> Callable[[State, Data, dict[str, jax.Array], jax.Array, Waves], State]:
-    """The function that runs a group of waves."""
+def wave_loop(task: Task) -> Callable[[State, Data, Runs, Waves, jax.Array], State]:
+    """The function that runs one group of waves."""
 
-    def run(state: State, data: Data, hyper: dict[str, jax.Array], keys: jax.Array, waves: Waves) -> State:
-        flat = task.draw(data, keys, waves.client.reshape(-1), waves.job.reshape(-1))
-        rows = flat.reshape(*waves.client.shape, *flat.shape[1:])
+    def run(state: State, data: Data, runs: Runs, waves: Waves, group: jax.Array) -> State:
+        mine = at(waves, group)
+        client, job, read, write, active = (mine.events[..., k] for k in range(5))
+        drawn = task.draw(data, runs.keys, client.reshape(-1), job.reshape(-1))
+        rows = drawn.reshape(*client.shape, *drawn.shape[1:])
+        lanes = _Lanes(client, read, write, active > 0, mine.weight[..., runs.rule], rows)
 
-        def turn(now: State, wave: tuple[Waves, jax.Array]) -> tuple[State, None]:
-            return _wave(task, now, data, hyper, *wave), None
+        def turn(now: State, wave: _Lanes) -> tuple[State, None]:
+            return _wave(task, now, data, runs.hyper, wave), None
 
-        return jax.lax.scan(turn, state, (waves, rows))[0]
+        end: State = jax.lax.scan(turn, state, lanes)[0]
+        return end
 
     return run
 
 
-def _wave(task: Task, state: State, data: Data, hyper: dict[str, jax.Array], wave: Waves, rows: jax.Array) -> State:
+class _Lanes(NamedTuple):
+    """The events of one wave, or of several: [(waves,) width] each."""
+
+    client: jax.Array
+    read: jax.Array
+    write: jax.Array
+    active: jax.Array
+    weight: jax.Array
+    rows: jax.Array
+
+
+def _wave(task: Task, state: State, data: Data, hyper: dict[str, jax.Array], wave: _Lanes) -> State:
     def of_lane(base: Tree, kept: Tree, client: jax.Array, weight: jax.Array, rows: jax.Array) -> tuple[Tree, Tree]:
         def of_seed(base: Tree, kept: Tree, rows: jax.Array) -> tuple[Tree, Tree]:
             gradient = task.gradient(data, client, rows)
@@ -107,7 +130,7 @@ def _wave(task: Task, state: State, data: Data, hyper: dict[str, jax.Array], wav
 
     base = jax.tree.map(lambda x: x.at[wave.read].get(mode="promise_in_bounds"), state.slots)
     kept = jax.tree.map(lambda x: x[wave.client], state.clients)
-    steps, kept = jax.vmap(of_lane)(base, kept, wave.client, wave.weight, rows)
+    steps, kept = jax.vmap(of_lane)(base, kept, wave.client, wave.weight, wave.rows)
     steps = jax.tree.map(lambda x: jnp.where(_as(wave.active, x), x, 0), steps)
     after = jax.tree.map(prefix_sums, state.acc, steps)
     slots = jax.tree.map(lambda x, v: x.at[wave.write].set(v, mode="promise_in_bounds"), state.slots, after)

@@ -47,7 +47,8 @@ def job_rows(
         return _in_epochs(own, job, size, steps, batch_size)
     with jax.threefry_partitionable(True):
         bits = jax.random.bits(jax.random.fold_in(own, job), (steps, batch_size), jnp.uint32)
-    return scaled(bits, size.astype(jnp.uint32)).astype(jnp.int32)
+    rows: jax.Array = scaled(bits, size.astype(jnp.uint32)).astype(jnp.int32)
+    return rows
 
 
 def scaled(bits: jax.Array, size: jax.Array) -> jax.Array:
@@ -97,7 +98,8 @@ def permuted(key: jax.Array, place: jax.Array, size: jax.Array) -> jax.Array:
         for turn in range(_FEISTEL_ROUNDS):
             word = key[turn % 2] + jnp.uint32(0x9E3779B9 * (turn + 1) % 2**32)
             left, right = right, left ^ (_mixed(right ^ word) & mask)
-        return (left << half) | right
+        joined: jax.Array = (left << half) | right
+        return joined
 
     inside: jax.Array = jax.lax.while_loop(lambda x: x >= size, once, once(place.astype(jnp.uint32)))
     return inside
