@@ -65,6 +65,10 @@ class Machine(ABC):
         each = [jax.tree.map(lambda x: jnp.stack([x] * runs, axis=RUNS), model) for model in models]
         return jax.tree.map(lambda *x: jnp.stack(x), *each)
 
+    def initial(self, model: Tree, num_slots: int) -> State:
+        """The state before the first event."""
+        return self.task.initial(model, num_slots, self.problem.num_clients)
+
     def runs(self, seeds: tuple[int, ...], rules: list[int], hyper: Mapping[str, NDArray[np.float64]]) -> Runs:
         """What tells the runs apart, on the device."""
         numbers = {name: jnp.asarray(values, dtype=self.dtype) for name, values in hyper.items()}
@@ -167,6 +171,9 @@ class EventMachine(Machine):
 
 class WaveMachine(Machine):
     """Wave by wave (waves.py)."""
+
+    def initial(self, model: Tree, num_slots: int) -> State:
+        return super().initial(model, num_slots)._replace(acc=())  # the model in the making has a slot
 
     WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
     width = 1

@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.setting import Setting
-from fedtempo.engine.ahead import ahead
 from fedtempo.engine.machine import Machine
-from fedtempo.engine.numerics import numerics
 from fedtempo.engine.program import Mark, Piece, grid_times, pieces
 from fedtempo.engine.task import State
 from fedtempo.measure import Shares
@@ -138,7 +136,7 @@ class Session:
         self.model: list[NDArray[Any]] | None = None
         """The final model, [seeds, …, runs] a leaf, once all is done."""
         model = machine.initial_model(unit.seeds, len(unit.runs))
-        self.state = machine.task.initial(model, plan.num_slots, plan.setting.num_clients)
+        self.state = machine.initial(model, plan.num_slots)
         if snapshot is not None:
             self._restore(snapshot)
 
@@ -146,15 +144,23 @@ class Session:
         """Go on to the end; yields after each stretch how many events it had."""
         turn = self.machine.turn
         stretch = 4 * turn if turn is not None else self.plan.capacity
-        for piece, loaded in self._loaded():
+        coming = self._loaded()
+        item = next(coming, None)
+        while item is not None:
+            piece, loaded = item
             if piece.num_slots > jax.tree.leaves(self.state.slots)[0].shape[0]:
                 self.state = self.machine.grown(self.state, room_for(piece.num_slots))
             begin = self.events_done - piece.first
+            if begin == piece.num_events:  # only its measuring points are left
+                self._measure(piece)
+                item = next(coming, None)
             while begin < piece.num_events:
                 end = min(piece.num_events, begin + stretch)
                 clock = time.perf_counter()
                 self.state = self.machine.advance(self.state, self.runs, loaded, begin, end)
-                jax.block_until_ready(self.state.acc)  # type: ignore[no-untyped-call]
+                if end == piece.num_events:
+                    item = next(coming, None)  # made while the device works
+                jax.block_until_ready(self.state)  # type: ignore[no-untyped-call]
                 seconds = time.perf_counter() - clock
                 self.events_done += end - begin
                 self._measure(piece)
@@ -164,22 +170,15 @@ class Session:
                 if turn is not None:
                     stretch = _next_stretch(stretch, end - begin, seconds, turn)
                 begin = end
-            self._measure(piece)
-            if self.finished:
-                return
 
     def _loaded(self) -> Iterator[tuple[Piece, Any]]:
-        """Pieces that are still to do, made ready for the machine; while an accelerator works, the next one is made."""
+        """Pieces that are still to do, made ready for the machine."""
         done, points_done = self.events_done, self.recorder.points_done
-
-        def ready() -> Iterator[tuple[Piece, Any]]:
-            for piece in self.plan.pieces():
-                marked = any(mark.point >= points_done for mark in piece.marks)
-                if piece.first + piece.num_events > done or (marked and piece.first + piece.num_events == done):
-                    with numerics(self.machine.dtype):
-                        yield piece, self.machine.load(piece, self.plan.capacity, self.runs.keys)
-
-        return ahead(ready()) if self.machine.turn is None else ready()
+        for piece in self.plan.pieces():
+            last = piece.first + piece.num_events
+            marked = any(mark.point >= points_done for mark in piece.marks)
+            if last > done or (marked and last == done):
+                yield piece, self.machine.load(piece, self.plan.capacity, self.runs.keys)
 
     @property
     def finished(self) -> bool:

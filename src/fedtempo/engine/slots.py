@@ -13,7 +13,9 @@ from fedtempo.errors import UnlawfulRule
 
 NOBODYS = 0
 """A slot that is never read: where a model goes that nobody needs."""
-FIRST = 1
+MAKING = 1
+"""Where an engine may keep the model in the making."""
+FIRST = 2
 """The slot of version 0."""
 
 

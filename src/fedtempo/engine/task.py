@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from fedtempo.engine.slots import FIRST
+from fedtempo.engine.slots import FIRST, MAKING
 from fedtempo.local.batches import job_rows
 from fedtempo.local.rule import Gradient, Job, Params
 from fedtempo.server_rule import ServerRule
@@ -85,8 +85,9 @@ class Task:
         return lambda params, k: jax.grad(self.loss)(params, take(data.rows, rows[k]))
 
     def initial(self, params: Tree, num_slots: int, num_clients: int) -> State:
-        """Every client holds version 0: `params` [seeds, …, runs], in its slot."""
-        slots = jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype).at[FIRST].set(x), params)
+        """Every client holds version 0, `params` [seeds, …, runs], and so does the model in the making."""
+        places = jnp.array([MAKING, FIRST])
+        slots = jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype).at[places].set(x), params)
         over = partial(_over_seeds_and_runs, params)
         kept = over(self.job.init)
         clients = jax.tree.map(lambda x: jnp.repeat(x[None], num_clients, axis=0), kept)

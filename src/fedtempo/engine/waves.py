@@ -3,7 +3,7 @@
 Events whose base versions all exist when the wave begins are independent: between two completions of the same client
 every job in flight is. Their contributions are computed at once, and the models of the rounds inside the wave are
 
-    θ after event k  =  acc + η_g Σ_{j ≤ k} ω_j Δ_j                a prefix sum, exact up to rounding
+    θ after event k  =  making + η_g Σ_{j ≤ k} ω_j Δ_j               a prefix sum, exact up to rounding
 
 Waves are padded to one width; a group of waves is one call. Only rounds that close write their slot.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.engine.program import Piece
-from fedtempo.engine.slots import NOBODYS
+from fedtempo.engine.slots import MAKING, NOBODYS
 from fedtempo.engine.task import RUNS, Data, Runs, State, Task, Tree, at
 
 GROUP = 128
@@ -45,13 +45,14 @@ class Loaded(NamedTuple):
 
 
 def wave_starts(piece: Piece, width: int) -> NDArray[np.int64]:
-    """Where waves begin, and the end: an event that reads what its wave has written begins the next one."""
+    """Where waves begin, and the end: an event that needs a slot which its wave has written begins the next one."""
     starts = [0]
     written: set[int] = set()
     for k, (read, write, closes) in enumerate(
         zip(piece.read.tolist(), piece.write.tolist(), piece.closes.tolist(), strict=True)
     ):
-        if read in written or k - starts[-1] == width:
+        again = closes and write in written  # a version that nobody reads: of two writes at once either could win
+        if read in written or again or k - starts[-1] == width:
             starts.append(k)
             written.clear()
         if closes:
@@ -128,16 +129,21 @@ def _wave(task: Task, state: State, data: Data, hyper: dict[str, jax.Array], wav
 
         return jax.vmap(of_seed)(base, kept, rows)
 
-    base = jax.tree.map(lambda x: x.at[wave.read].get(mode="promise_in_bounds"), state.slots)
+    # The model in the making is read and written with the others: as a value of its own it would cost two more kernels.
+    making = jnp.full(1, MAKING, dtype=wave.read.dtype)
+    read, write = jnp.concatenate([wave.read, making]), jnp.concatenate([wave.write, making])
+    models = jax.tree.map(lambda x: x.at[read].get(mode="promise_in_bounds"), state.slots)
+    base = jax.tree.map(lambda x: x[:-1], models)
     kept = jax.tree.map(lambda x: x[wave.client], state.clients)
     steps, kept = jax.vmap(of_lane)(base, kept, wave.client, wave.weight, wave.rows)
     steps = jax.tree.map(lambda x: jnp.where(_as(wave.active, x), x, 0), steps)
-    after = jax.tree.map(prefix_sums, state.acc, steps)
-    slots = jax.tree.map(lambda x, v: x.at[wave.write].set(v, mode="promise_in_bounds"), state.slots, after)
+    after = jax.tree.map(lambda x, v: prefix_sums(x[-1], v), models, steps)
+    values = jax.tree.map(lambda v: jnp.concatenate([v, v[-1:]]), after)
+    slots = jax.tree.map(lambda x, v: x.at[write].set(v, mode="promise_in_bounds"), state.slots, values)
     nobody = jnp.int32(data.size.shape[0])
     owner = jnp.where(wave.active, wave.client, nobody)
     clients = jax.tree.map(lambda x, v: x.at[owner].set(v, mode="drop"), state.clients, kept)
-    return State(slots, jax.tree.map(lambda x: x[-1], after), clients)
+    return State(slots, state.acc, clients)
 
 
 def prefix_sums(start: jax.Array, steps: jax.Array) -> jax.Array:
