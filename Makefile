@@ -4,13 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types unit wheel fuzz bench lock format clean
+.PHONY: demo test lint types unit wheel fuzz bench bench-clock bench-engine check-accelerator lock format clean
 
+# Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(READY)
-	$(BIN)/fedtempo plan --clients 20 --times F80
-	@mkdir -p results
-	$(BIN)/fedtempo timeline --scheme fedfix --wait 1/2 --clients 20 --times F80 --until 4 --out results/timeline.svg
-	$(BIN)/fedtempo timeline --scheme fedfix --wait 1/2 --clients 20 --times F80 --until 4 --out results/timeline.png
+	$(BIN)/fedtempo run --out results/demo --overwrite
 
 test: lint types unit wheel
 
@@ -32,8 +30,18 @@ wheel: $(READY)
 fuzz: $(READY)
 	FEDTEMPO_CASES=4000 $(BIN)/python -m pytest tests/test_rival.py tests/test_server.py
 
-bench: $(READY)
+bench: bench-clock bench-engine
+
+bench-clock: $(READY)
 	$(BIN)/python benchmarks/clock.py
+
+bench-engine: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/bench.txt
+	$(BIN)/python benchmarks/engine.py
+
+# The same batches and answers on this machine's accelerator as by the plain loop.
+check-accelerator: $(READY)
+	$(BIN)/python benchmarks/accelerator.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

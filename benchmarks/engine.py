@@ -1,7 +1,7 @@
 """How many client updates a second the simulator does, next to loops written by hand; and in how much memory.
 
     speed      784 → 10 logistic regression, 10 clients of 6 000 rows, F80, asynchronous FedAvg, K = 1, B = 64:
-               one run, 24 runs (learning rates), 5 seeds × 24 runs; a NumPy loop; three PyTorch loops, given torch
+               one run, 24 runs (learning rates), 5 seeds × 24 runs; two NumPy loops; three PyTorch loops, given torch
     peak       the same in arithmetic and bytes. An update of a run: two products of 2·B·784·10 operations; parameters
                read twice (the base, the newest) and written twice (the newest, the sent). An update of a seed: B rows
     compile    compilation alone, at a horizon and at eight times it, each in a process of its own, without JAX's cache
@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import fedtempo as ft
-from numpy_loop import Data, Rows, Trained, numpy_loop
+from numpy_loop import Data, Rows, Trained, numpy_loop, plain_loop
 
 FEATURES, CLASSES, CLIENTS, ROWS, BATCH, LR = 784, 10, 10, 6000, 64, 0.01
 PARAMETERS = (FEATURES + 1) * CLASSES
@@ -96,18 +96,9 @@ def horizon(updates: int) -> float:
 
 
 def logistic(data: Data) -> Any:
-    """The problem as a user writes it: two functions and the arrays."""
-    import jax.numpy as jnp
-    import optax
-
-    def init(key: Any) -> Any:
-        return {"weight": jnp.zeros((FEATURES, CLASSES)), "bias": jnp.zeros(CLASSES)}
-
-    def loss(params: Any, batch: Any) -> Any:
-        x, y = batch
-        return optax.softmax_cross_entropy_with_integer_labels(x @ params["weight"] + params["bias"], y).mean()
-
-    return ft.Problem(init=init, loss=loss, data=[(x, y.astype(np.int32)) for x, y in data])
+    """The problem, with fedtempo's own logistic regression."""
+    model = ft.problems.logistic(FEATURES, CLASSES)
+    return ft.Problem(init=model.init, loss=model.loss, data=[(x, y.astype(np.int32)) for x, y in data])
 
 
 def simulated(problem: Any, study: Study, until: float) -> Lap:
@@ -157,7 +148,10 @@ def rivals(data: Data, quick: bool) -> dict[str, Contestant]:
 
     long = line(40_000)
     found: dict[str, Contestant] = {
-        "NumPy loop": lambda: trained(numpy_loop(data, long, weights, lr=LR, classes=CLASSES, batch_size=BATCH), data)
+        "NumPy loop": lambda: trained(plain_loop(data, long, weights, lr=LR, classes=CLASSES, batch_size=BATCH), data),
+        "NumPy loop, tuned": lambda: trained(
+            numpy_loop(data, long, weights, lr=LR, classes=CLASSES, batch_size=BATCH), data
+        ),
     }
     if find_spec("torch") is None:
         print("torch cannot be imported: no PyTorch loops (pip install -r requirements/bench.txt)\n")

@@ -1,10 +1,13 @@
-"""One run of asynchronous FedAvg on logistic regression, as a NumPy loop written for that and nothing else.
+"""One run of asynchronous FedAvg on logistic regression, as NumPy loops written for that and nothing else.
 
     Z = W Xᵀ + b,  P = softmax(Z),  ∇W = (P − Y) X / B,  θ^{n+1} = θ^n − η_g d_i η_l ∇L_i(θ^{ρ_i(n)})
 
 With K = 1 a client's Δ_i is −η_l times one gradient, so no local copy is trained: `sent_weight[i]`, `sent_bias[i]` is
 the model that client i works on, θ^{ρ_i(n)}, and the step goes straight into the global model. Classes come first,
 [10, B] and [10, 784]: the softmax reduces over the outer axis, and both products read rows as they lie.
+
+`plain_loop` is what one writes down; `numpy_loop` is the same after a day of tuning: batches drawn 512 at a time, every
+array reused, classes first.
 """
 
 from __future__ import annotations
@@ -86,3 +89,27 @@ def numpy_loop(
             sent_weight[i][:] = weight
             sent_bias[i][:] = bias
     return Trained(weight, bias, len(order), time.perf_counter() - begin)
+
+
+def plain_loop(
+    data: Data, line: Timeline, weights: NDArray[np.float64], *, lr: float, classes: int = 10, batch_size: int = 64
+) -> Trained:
+    """The same training, written plainly: a draw, a gather and two products an update."""
+    features = data[0][0].shape[1]
+    weight, bias = np.zeros((features, classes), np.float32), np.zeros(classes, np.float32)
+    sent = [(weight, bias)] * len(data)
+    step = (lr / batch_size * np.asarray(weights)).astype(np.float32)
+    generator, place = np.random.default_rng(0), np.arange(batch_size)
+    begin = time.perf_counter()
+    for i in line.client.tolist():
+        batch = generator.integers(0, len(data[i][1]), batch_size)
+        x, y = data[i][0][batch], data[i][1][batch]
+        z = x @ sent[i][0] + sent[i][1]
+        z -= z.max(axis=1, keepdims=True)
+        np.exp(z, out=z)
+        z /= z.sum(axis=1, keepdims=True)
+        z[place, y] -= 1
+        z *= -step[i]
+        weight, bias = weight + x.T @ z, bias + z.sum(axis=0)
+        sent[i] = weight, bias
+    return Trained(weight.T, bias, line.num_updates, time.perf_counter() - begin)

@@ -42,8 +42,14 @@ def test_the_plan_in_the_readme_is_what_is_printed(tmp_path: Path) -> None:
     assert output([sys.executable, "-m", *shlex.split(COMMANDS[0])], tmp_path) == shown
 
 
+def test_the_study_of_the_readme_runs(tmp_path: Path) -> None:
+    output([sys.executable, "-c", blocks("python")[0]], tmp_path)
+    assert (tmp_path / "loss.png").stat().st_size > 10_000
+    assert (tmp_path / "model.npz").exists()
+
+
 def test_the_code_of_the_readme_runs_and_prints_what_it_says(tmp_path: Path) -> None:
-    [code] = blocks("python")
+    code = blocks("python")[1]
     said = re.findall(r"^print\(.*\)\s+# ([\d/ ]+)$", code, re.MULTILINE)
     printed = output([sys.executable, "-c", code], tmp_path).splitlines()
     assert len(said) == 3

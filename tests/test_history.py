@@ -13,7 +13,8 @@ import pytest
 import xarray as xr
 
 import fedtempo as ft
-from fedtempo.history import History, Model, leaf_paths
+from fedtempo.history import History
+from fedtempo.model import Model, leaf_paths
 
 SCHEMES = ("FedAvg", "AsyncFedAvg", "FedFix(1/5)", "FedFix(1/2)", "FedBuff(10)")
 RULES = ("time-based", "identical")

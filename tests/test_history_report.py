@@ -13,8 +13,10 @@ from matplotlib.figure import Figure
 
 import fedtempo as ft
 from fedtempo.history import History
-from fedtempo.report.history_figure import colours, save_study, study_figure
-from fedtempo.report.history_tables import sentences, show_history
+from fedtempo.report.history_figure import save_study, study_figure
+from fedtempo.report.history_style import colours
+from fedtempo.report.history_tables import show_history
+from fedtempo.report.history_words import sentences
 from test_history import study
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "AsyncFedAvg": "schemes",
@@ -38,7 +38,7 @@ _HOME = {
     "LocalRule": "local.rule",
     "LocalSGD": "local.solvers",
     "LogNormalTimes": "clock.random_times",
-    "Model": "history",
+    "Model": "model",
     "MultinomialSampling": "schemes",
     "NaturalKey": "problems.partitions",
     "OneLabel": "problems.partitions",
@@ -92,10 +92,10 @@ if TYPE_CHECKING:
     from fedtempo.errors import ResultsConflict as ResultsConflict
     from fedtempo.errors import UnlawfulRule as UnlawfulRule
     from fedtempo.history import History as History
-    from fedtempo.history import Model as Model
     from fedtempo.local.rule import LocalRule as LocalRule
     from fedtempo.local.solvers import LocalOptax as LocalOptax
     from fedtempo.local.solvers import LocalSGD as LocalSGD
+    from fedtempo.model import Model as Model
     from fedtempo.participation import Participation as Participation
     from fedtempo.planning import Plan as Plan
     from fedtempo.planning import compare as compare

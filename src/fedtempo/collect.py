@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from fedtempo.engine.program import grid_times
 from fedtempo.engine.session import Plan, Snapshot, Unit
-from fedtempo.history import History, leaf_paths
+from fedtempo.history import History
+from fedtempo.model import leaf_paths
 
 if TYPE_CHECKING:
     from fedtempo.study import Study
@@ -95,6 +96,7 @@ def collected(
             for k, path in enumerate(paths):
                 if f"model:{k}" in outcome:
                     leaf = outcome[f"model:{k}"][seed, ..., run]
+                    leaf = leaf if at < 0 else np.full_like(leaf, np.nan)  # how far it went on depends on the others
                     own = tuple(f"{path}_{d}" for d in range(leaf.ndim))
                     cube.put(f"parameter:{path}", where, leaf, own)
     for name in _ALWAYS:

@@ -5,7 +5,8 @@
     │   ├── ClockOverflow   exact time does not fit 64-bit ticks
     │   └── UnlawfulRule    a waiting rule broke its contract
     ├── DataMissing         a file or data set is not there       exit code 3
-    └── ResultsConflict     results of something else are there   exit code 4
+    ├── ResultsConflict     results of something else are there   exit code 4
+    └── Interrupted         stopped by the user, results kept     exit code 130
 
 Every message says what was given, why it cannot work and what to change. An interrupted command exits with 130.
 """
@@ -45,3 +46,9 @@ class ResultsConflict(FedtempoError):
     """The place for results holds something else."""
 
     exit_code = 4
+
+
+class Interrupted(FedtempoError):
+    """Stopped by the user; what was done so far is kept."""
+
+    exit_code = INTERRUPTED

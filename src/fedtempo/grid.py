@@ -6,7 +6,7 @@ changes the shape of the work (local steps, batch size) makes a group of runs of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import isfinite
@@ -30,12 +30,12 @@ class Axis:
 
 def numbers(name: str, given: object, *, above: float = 0.0, reaches: bool = False) -> Axis:
     """A real number above `above` (or from it on, if it `reaches` it), or a list of such."""
-    values = _listed(name, given)
+    values, listed = _listed(name, given)
     for value in values:
         if not _real(value) or not (value > above or (reaches and value == above)) or not isfinite(value):
             least = "at least" if reaches else "above"
             raise InputError(f"{name}: {value!r} does not do; give a number {least} {above:g}, or a list of them")
-    return Axis(name, tuple(float(v) for v in values), isinstance(given, Iterable))
+    return Axis(name, _distinct(name, [float(value) for value in values]), listed)
 
 
 def _real(value: object) -> bool:
@@ -44,26 +44,38 @@ def _real(value: object) -> bool:
 
 def counts(name: str, given: object, *, none: str | None = None) -> Axis:
     """A whole number of at least 1, or a list of such; None where it has a meaning, as `none` says."""
-    values = _listed(name, given)
+    values, listed = _listed(name, given)
     for value in values:
         if value is None and none is not None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             other = f", or None for {none}" if none else ""
             raise InputError(f"{name}: {value!r} is not a whole number of at least 1{other}")
-    return Axis(name, tuple(values), isinstance(given, Iterable), traced=False)
+    return Axis(name, _distinct(name, values), listed, traced=False)
 
 
-def _listed(name: str, given: object) -> list[Any]:
+def _listed(name: str, given: object) -> tuple[list[Any], bool]:
+    """The values, and whether they were given as a list."""
     if isinstance(given, str):
         raise InputError(f"{name}: {given!r} is text; give a number or a list of numbers")
-    values = list(given) if isinstance(given, Iterable) else [given]
-    values = [v.item() if hasattr(v, "item") else v for v in values]
+    if isinstance(given, Iterator):
+        raise InputError(f"{name}: {given!r} can be read only once; give a list")
+    given = _plain(given)
+    values = [_plain(v) for v in given] if isinstance(given, Iterable) else [given]
     if not values:
         raise InputError(f"{name}: the list is empty; give at least one value")
+    return values, isinstance(given, Iterable)
+
+
+def _plain(value: Any) -> Any:
+    """An array of one number, of whatever library, as that number."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+
+
+def _distinct(name: str, values: list[Any]) -> tuple[Any, ...]:
     if len(set(values)) < len(values):
         raise InputError(f"{name}: {values} names a value twice; give each once")
-    return values
+    return tuple(values)
 
 
 def combinations(axes: Sequence[Axis]) -> list[dict[str, Value]]:

@@ -118,8 +118,9 @@ class Shares:
             ("loss", "loss_deviation", self.importance),
             ("surrogate_loss", "surrogate_deviation", self.surrogate),
         ):
-            mean = np.einsum("i,sir->sr", share, losses)
-            spread = np.einsum("i,sir->sr", share, (losses - mean[:, None]) ** 2)
+            with np.errstate(over="ignore", invalid="ignore"):  # runs that diverge
+                mean = np.einsum("i,sir->sr", share, losses)
+                spread = np.einsum("i,sir->sr", share, (losses - mean[:, None]) ** 2)
             out[name] = mean
             out[deviation] = np.sqrt(spread)
         for name, values in measured.items():

@@ -50,8 +50,8 @@ def estimate(plans: Sequence[Plan], machines: Mapping[int, Machine], threads: in
         rows = job.steps * (job.batch_size or 0)
         width = sum(int(np.prod(x.shape[1:])) * x.itemsize for x in jax.tree.leaves(problem.rows))
         batches.append(plan.capacity * len(unit.seeds) * rows * 12 + (job.batch_size or 256) * len(unit.seeds) * width)
-        measures = 8 * plan.points * (4 + len(problem.metrics) + (problem.num_clients if plan.per_client else 0))
-        results += runs * (measures + machine.model_bytes)
+        kinds = 4 + len(problem.metrics) + (problem.test is not None) + (problem.num_clients if plan.per_client else 0)
+        results += runs * (8 * plan.points * kinds + machine.model_bytes) + 16 * plan.points
     at_once = sorted((v + b for v, b in zip(versions, batches, strict=True)), reverse=True)[:threads]
     share = sum(sorted(versions, reverse=True)[:threads])
     return Memory(2 * data, share, sum(at_once) - share, results)

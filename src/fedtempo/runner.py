@@ -73,13 +73,16 @@ class Runner:
         """By unit: what it has measured; None if it has not begun."""
         self.seconds = 0.0
 
-    def run(self, on_progress: Callable[[Progress], None] | None = None) -> None:
+    def run(
+        self, on_progress: Callable[[Progress], None] | None = None, on_save: Callable[[], object] | None = None
+    ) -> None:
         """To the end, or to an interrupt: then every unit is saved at the end of its stretch, and it is raised."""
         begin = time.perf_counter()
+        self._recall()
         with ThreadPoolExecutor(self._threads, thread_name_prefix="fedtempo") as pool:
             tasks = [pool.submit(self._unit, k) for k in range(len(self._plans))]
             try:
-                self._watch(tasks, begin, on_progress)
+                self._watch(tasks, begin, on_progress, on_save)
             except BaseException:
                 self._stop.set()
                 for task in tasks:
@@ -89,7 +92,14 @@ class Runner:
             finally:
                 self.seconds = time.perf_counter() - begin
 
-    def _watch(self, tasks: list[Future[None]], begin: float, on_progress: Callable[[Progress], None] | None) -> None:
+    def _watch(
+        self,
+        tasks: list[Future[None]],
+        begin: float,
+        on_progress: Callable[[Progress], None] | None,
+        on_save: Callable[[], object] | None,
+    ) -> None:
+        last_saved = time.monotonic()
         while True:
             done, running = wait(tasks, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
             for task in done:
@@ -98,6 +108,10 @@ class Runner:
                 on_progress(self._progress(begin))
             if not running:
                 return
+            if on_save is not None and self._folder is not None and time.monotonic() - last_saved > self._save_every:
+                self.seconds = time.perf_counter() - begin
+                on_save()
+                last_saved = time.monotonic()
 
     def _progress(self, begin: float) -> Progress:
         return Progress(
@@ -108,15 +122,19 @@ class Runner:
             units=len(self._plans),
         )
 
+    def _recall(self) -> None:
+        """What earlier calls had measured."""
+        for k, plan in enumerate(self._plans):
+            saved = self._folder.read_unit(plan.unit.number, state=False) if self._folder is not None else None
+            if saved is not None:
+                self.outcomes[k] = saved
+                self._counts[k].share = 1.0 if saved["finished"] else int(saved["points_done"]) / plan.points
+
     def _unit(self, k: int) -> None:
-        plan, count = self._plans[k], self._counts[k]
+        plan, count, before = self._plans[k], self._counts[k], self.outcomes[k]
+        if self._stop.is_set() or (before is not None and bool(before["finished"])):
+            return
         saved = self._folder.read_unit(plan.unit.number) if self._folder is not None else None
-        if saved is not None and bool(saved["finished"]):
-            self.outcomes[k], count.share = saved, 1.0
-            return
-        if self._stop.is_set():
-            self.outcomes[k] = saved
-            return
         runs = len(plan.unit.seeds) * len(plan.unit.runs)
         with numerics(self._dtype):
             session = Session(plan, self._machines[plan.unit.shape], saved)
@@ -126,16 +144,17 @@ class Runner:
                 count.share = session.share
                 if self._stop.is_set():
                     break
-                if time.monotonic() - last_saved > self._save_every:
+                if self._folder is not None and time.monotonic() - last_saved > self._save_every:
                     self._save(k, session)
                     last_saved = time.monotonic()
             count.share = session.share
             self._save(k, session)
 
     def _save(self, k: int, session: Session) -> None:
-        self.outcomes[k] = outcome = session.snapshot()
+        outcome = session.snapshot()
         if self._folder is not None:
             self._folder.write_unit(self._plans[k].unit.number, outcome)
+        self.outcomes[k] = {name: array for name, array in outcome.items() if not name.startswith("state:")}
 
 
 def cores() -> int:

@@ -8,17 +8,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
-import jax
 import numpy as np
 
+from fedtempo.arguments import (
+    EngineName,
+    a_problem,
+    client_times,
+    engine_name,
+    grid_points,
+    local_rule,
+    one_of,
+    real,
+    some_schemes,
+    some_seeds,
+    surrogate_scheme,
+    weight_rules,
+)
 from fedtempo.checkpoint import Folder
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.ticks import Exact, positive, text
@@ -33,19 +46,15 @@ from fedtempo.errors import InputError
 from fedtempo.grid import Axis, Value, combinations, numbers
 from fedtempo.history import History
 from fedtempo.local.rule import LocalRule
-from fedtempo.local.solvers import LocalSGD
 from fedtempo.measure import Shares
 from fedtempo.memory import check_memory, estimate
 from fedtempo.problems.problem import Problem
 from fedtempo.runner import SAVE_SECONDS, Progress, Runner, cores
-from fedtempo.schemes import AsyncFedAvg, Scheme
+from fedtempo.schemes import Scheme
 from fedtempo.server_rule import ServerRule, WeightedSum
-from fedtempo.weighting import WeightRule, Weights, expected_weights, weight_rule, weights
+from fedtempo.weighting import WeightRule, Weights, expected_weights, weights
 
 log = logging.getLogger(__name__)
-
-EngineName = Literal["auto", "events", "waves", "oracle"]
-ENGINES: tuple[EngineName, ...] = ("auto", "events", "waves", "oracle")
 
 
 @dataclass(frozen=True)
@@ -67,16 +76,6 @@ class Study:
     per_client: bool
     bound: float
     server: ServerRule
-
-    def __post_init__(self) -> None:
-        have, need = self.times.num_clients, self.problem.num_clients
-        if have != need:
-            raise InputError(f"times: {have} clients, but the problem has {need}; give one time per client")
-        for scheme in self.schemes:
-            scheme.waiting.check(need)
-        labels = [scheme.label for scheme in self.schemes]
-        if len(set(labels)) < len(labels):
-            raise InputError(f"schemes: {', '.join(labels)} names one twice; give each once, or labels that differ")
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
@@ -168,6 +167,8 @@ def simulate(
     bound: float = 1e6,
     checkpoint: str | Path | None = None,
     save_every: float = SAVE_SECONDS,
+    overwrite: bool = False,
+    description: Mapping[str, Any] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> History:
     """Train the problem under every scheme, weight rule, learning rate and seed; the history over virtual time.
@@ -178,43 +179,46 @@ def simulate(
     is not a number, or beyond `bound` times max(1, its first loss), counts as diverged; the others go on.
 
     `checkpoint` is a folder, saved to every `save_every` seconds: a study that was stopped there goes on, to the same
-    bits on a processor. Ctrl-C stops it at the next stretch, saved. `on_progress` is told several times a second how
-    far it is.
+    bits on a processor; `overwrite` replaces a study that is there. Ctrl-C stops it at the next stretch, saved. A JSON
+    `description` is kept in the folder. `on_progress` is told several times a second how far it is.
     """
+    clients = a_problem(problem).num_clients
     study = Study(
-        problem=_problem(problem),
-        schemes=_schemes(schemes),
-        times=times,
+        problem=problem,
+        schemes=some_schemes(schemes, clients),
+        times=client_times(times, clients),
         until=positive(until, "until"),
-        local=local if local is not None else LocalSGD(),
-        rules=_rules(weights),
+        local=local_rule(local),
+        rules=weight_rules(weights),
         server_lr=numbers("server_lr", server_lr),
-        seeds=_seeds(seeds),
-        points=_points(points),
-        dtype=_one_of("dtype", dtype, PRECISIONS),
-        engine=_engine(engine),
-        surrogate=surrogate if surrogate is not None else AsyncFedAvg(),
-        per_client=per_client,
-        bound=float(bound),
+        seeds=some_seeds(seeds),
+        points=grid_points(points),
+        dtype=one_of("dtype", dtype, PRECISIONS),
+        engine=engine_name(engine),
+        surrogate=surrogate_scheme(surrogate, clients),
+        per_client=bool(per_client),
+        bound=real("bound", bound),
         server=WeightedSum(),
     )
-    return run_study(study, checkpoint=checkpoint, save_every=save_every, on_progress=on_progress)
+    save_every = real("save_every", save_every, above=False)
+    folder = None if checkpoint is None else Folder(Path(checkpoint), description)
+    return run_study(study, folder, save_every=save_every, overwrite=overwrite, on_progress=on_progress)
 
 
 def run_study(
     study: Study,
+    folder: Folder | None = None,
     *,
-    checkpoint: str | Path | None = None,
     save_every: float = SAVE_SECONDS,
+    overwrite: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> History:
     """Carry out a study, or the rest of one; what is there when it is interrupted is kept in the folder."""
-    if study.engine == "oracle" and checkpoint is not None:
+    if study.engine == "oracle" and folder is not None:
         raise InputError("checkpoint: the oracle keeps none, it is for short runs; choose another engine")
-    folder = None if checkpoint is None else Folder(Path(checkpoint))
     layout = {"blocks": _blocks(study)}
-    if folder is not None:
-        layout = folder.begin(study.configuration(), layout)
+    if folder is not None and not (overwrite and folder.holds_a_study()):
+        layout = folder.check(study.configuration()) or layout
     kind = WaveMachine if study.engine == "waves" else EventMachine
     machines: dict[int, Machine] = {
         k: kind(study.problem, _task(study, shape), study.dtype) for k, shape in enumerate(study.shapes)
@@ -226,24 +230,33 @@ def run_study(
     needed = estimate(plans, machines, threads)
     log.info("%d runs in %d units, about %s", study.num_runs, len(plans), needed)
     check_memory(needed)
+    if folder is not None:
+        if overwrite:
+            folder.clear()
+        folder.begin(study.configuration(), layout)
     runner = Runner(plans, machines, study.dtype, folder, threads=threads, save_every=save_every)
+
+    def so_far() -> History:
+        found = collected(study, plans, runner.outcomes, _seconds(runner, machines))
+        if folder is not None:
+            found.save(folder.history)
+        return found
+
     interrupted = False
     try:
-        runner.run(on_progress)
+        runner.run(on_progress, so_far)
     except KeyboardInterrupt:
         interrupted = True
-    history = collected(study, plans, runner.outcomes, _seconds(runner, machines))
-    if folder is not None:
-        history.save(folder.history)
+    history = so_far()
     if interrupted:
         raise KeyboardInterrupt
     return history
 
 
 def _seconds(runner: Runner, machines: dict[int, Machine]) -> dict[str, float]:
-    """Time spent: compiling, and on everything else."""
+    """Time spent: compiling, over all threads, and on everything else."""
     compiling = sum(machine.compile_seconds for machine in machines.values())
-    return {"run_seconds": runner.seconds - compiling, "compile_seconds": compiling}
+    return {"run_seconds": max(0.0, runner.seconds - compiling), "compile_seconds": compiling}
 
 
 def _by_oracle(study: Study, plans: list[Plan]) -> History:
@@ -282,6 +295,8 @@ def plans_of(study: Study, machines: dict[int, Machine], blocks: int) -> list[Pl
 def _settled(plans: list[Plan], machines: dict[int, Machine]) -> list[Plan]:
     """What the programs' first pieces tell: one size of slots for all schemes, since they share the compiled code."""
     firsts = {(p.unit.scheme, p.unit.shape): next(p.pieces()) for p in plans}
+    if not any(piece.num_events for piece in firsts.values()):
+        raise InputError(f"until: no round ends by {text(plans[0].until)}; give more time")
     slots: dict[int, int] = {}
     for k, machine in machines.items():
         pieces = [piece for (_, shape), piece in firsts.items() if shape == k]
@@ -313,55 +328,3 @@ def _cut(runs: list[tuple[int, int]], blocks: int) -> list[list[tuple[int, int]]
     """Blocks of nearly equal size."""
     edges = [len(runs) * k // blocks for k in range(blocks + 1)]
     return [runs[a:b] for a, b in pairwise(edges)]
-
-
-def _problem(given: object) -> Problem:
-    if not isinstance(given, Problem):
-        raise InputError(f"problem: {given!r} is not one; use ft.problems.digits() or ft.Problem(init, loss, data)")
-    return given
-
-
-def _schemes(given: object) -> tuple[Scheme, ...]:
-    schemes = (given,) if isinstance(given, Scheme) else tuple(given) if isinstance(given, Iterable) else (given,)
-    for scheme in schemes:
-        if not isinstance(scheme, Scheme):
-            raise InputError(f"schemes: {scheme!r} is not a scheme; give ft.FedAvg(), ft.FedFix('1/2'), or several")
-    if not schemes:
-        raise InputError("schemes: none given; give at least one, as ft.FedAvg()")
-    return schemes
-
-
-def _rules(given: str | WeightRule | Sequence[str | WeightRule]) -> tuple[WeightRule, ...]:
-    rules = tuple(weight_rule(g) for g in ([given] if isinstance(given, str | WeightRule) else given))
-    if len({rule.label for rule in rules}) < max(1, len(rules)):
-        raise InputError(f"weights: {given!r}; give at least one rule, and each once")
-    return rules
-
-
-def _seeds(given: int | Iterable[int]) -> tuple[int, ...]:
-    seeds = tuple(int(s) for s in given) if isinstance(given, Iterable) else (int(given),)
-    if len(set(seeds)) < max(1, len(seeds)):
-        raise InputError(f"seeds: {list(seeds)}; give at least one, and each once")
-    return seeds
-
-
-def _points(given: object) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or given < 2:
-        raise InputError(f"points: {given!r}; give a whole number of at least 2, for time 0 and the end")
-    return given
-
-
-def _engine(given: EngineName) -> EngineName:
-    chosen = _one_of("engine", given, ENGINES)
-    if chosen == "auto":
-        return "events" if jax.default_backend() == "cpu" else "waves"
-    return chosen
-
-
-Choice = TypeVar("Choice", bound=str)
-
-
-def _one_of(name: str, given: Choice, known: Sequence[Choice]) -> Choice:
-    if given not in known:
-        raise InputError(f"{name}: {given!r} is not known; use one of {', '.join(known)}")
-    return given

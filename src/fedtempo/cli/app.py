@@ -13,6 +13,8 @@ from click.exceptions import NoArgsIsHelpError
 from fedtempo import __version__
 from fedtempo.cli.options import Quiet, Verbose, set_loudness
 from fedtempo.cli.plan import plan
+from fedtempo.cli.run import run as run_study
+from fedtempo.cli.show import show
 from fedtempo.cli.timeline import timeline
 from fedtempo.errors import INTERRUPTED, InputError
 
@@ -46,6 +48,8 @@ def root(
 
 app.command()(plan)
 app.command()(timeline)
+app.command(name="run")(run_study)
+app.command()(show)
 
 
 def run() -> int:

@@ -102,7 +102,7 @@ def read_times(
 ) -> ClientTimes:
     """The clients' times that `--times`, `--clients` and `--law` describe."""
     if law is not None and law not in (*_LAWS, *_TRACE_LAWS):
-        raise InputError(f"--law: {law!r} is not known{_nearest(law, (*_LAWS, *_TRACE_LAWS))}")
+        raise InputError(f"--law: {law!r} is not known{nearest(law, (*_LAWS, *_TRACE_LAWS))}")
     if clients is not None and clients < 1:
         raise InputError(f"--clients: {clients} given, so there is nobody to train; give at least 1")
     if spread is not None and law not in ("lognormal", "uniform"):
@@ -184,7 +184,7 @@ def read_schemes(
     known = [*_PLAIN, *_SIZED, "fedfix", "fedbuff", "stages"]
     for name in asked:
         if name not in known:
-            raise InputError(f"--scheme: {name!r} is not known{_nearest(name, known)}")
+            raise InputError(f"--scheme: {name!r} is not known{nearest(name, known)}")
     _belongs("--wait", waits, asked, ["fedfix"])
     _belongs("--buffer", buffers, asked, ["fedbuff"])
     _belongs("--sample", samples, asked, list(_SIZED))
@@ -243,6 +243,7 @@ def _staged(given: Sequence[str], times: ClientTimes) -> Scheme:
     return StagedFedFix.over_windows(times, stages)
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def nearest(name: str, known: Sequence[str]) -> str:
+    """What to use instead of a name that is not known."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}? Known: {', '.join(known)}" if near else f"; use one of {', '.join(known)}"

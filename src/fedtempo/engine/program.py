@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.clock.generate import stream, whole
+from fedtempo.clock.generate import stream
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.timeline import I32, Timeline
 from fedtempo.clock.times import Floats
@@ -101,9 +101,10 @@ class _Cutter:
         rule = self._setting.rule
         lines: Iterator[Timeline] = stream(self._setting, until=until)
         if not (rule.barrier or rule.returns_to_contributors):  # who gets a version is known from the whole run only
-            line = whole(self._setting, until=until)
-            self._slots = Slots(self._setting, np.bincount(line.base).astype(np.int32))
-            lines = iter([line])
+            parts = list(lines)
+            bases = [part.base for part in parts] or [np.zeros(0, dtype=np.int32)]
+            self._slots = Slots(self._setting, np.bincount(np.concatenate(bases)).astype(np.int32))
+            lines = iter(parts)
         rounds = 0
         for line in lines:
             begin = 0

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from fedtempo.clock.setting import Setting
 from fedtempo.engine.machine import Machine
 from fedtempo.engine.program import Mark, Piece, grid_times, pieces
+from fedtempo.engine.slots import FIRST
 from fedtempo.engine.task import State
+from fedtempo.errors import ResultsConflict
 from fedtempo.measure import Shares
 from fedtempo.weighting import Weights
 
@@ -207,9 +209,20 @@ class Session:
         out = self.recorder.snapshot(self.model) | {"events_done": np.array(self.events_done)}
         if not self.finished:
             out |= {f"state:{k}": np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(self.state))}
+            out["cuts"] = self._cuts
         return out
 
+    @property
+    def _cuts(self) -> NDArray[np.int64]:
+        """What decides which version lies in which slot, beside the timeline."""
+        return np.array([self.plan.capacity, self.plan.max_marks, FIRST], dtype=np.int64)
+
     def _restore(self, saved: Snapshot) -> None:
+        if not np.array_equal(saved.get("cuts", ()), self._cuts):
+            raise ResultsConflict(
+                f"unit {self.plan.unit.number} was begun by another version of fedtempo, which lays out its state "
+                "otherwise; finish the study with that version, or choose another folder"
+            )
         self.events_done = int(saved["events_done"])
         self.recorder.restore(saved)
         leaves, structure = jax.tree.flatten(self.state)

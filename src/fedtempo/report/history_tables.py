@@ -1,155 +1,24 @@
-"""A history as a table and a few sentences: who reached the target first, what identical weights cost, what diverged.
-
-Unless it is given, the target is the federated loss at which FedAvg (where it is missing, the first scheme) with
-time-based weights has gone 95 % of its way from its first value to its final one, rounded up to three digits.
-Two values differ when their distance is more than the root of the sum of their squared deviations over seeds.
-"""
+"""A history as a table, for terminals and notebooks."""
 
 from __future__ import annotations
 
 import html
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, Decimal
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from fedtempo.report.history_headline import headline
+from fedtempo.report.history_summary import Row, Summary, summarise
+from fedtempo.report.history_words import sentences
+from fedtempo.report.phrases import NONE, cell, plain
 from fedtempo.report.tables import console, short, titled_table
 
 if TYPE_CHECKING:
     from fedtempo.history import History
 
-FAIR = "time-based"
-REFERENCE = "FedAvg"
-_WAY = 0.95
-_NONE = "–"
 _SPARE = ("rounds", "spread", "updates")  # what a narrow terminal is not shown, in this order
-
-
-@dataclass(frozen=True)
-class Row:
-    """One scheme and weight rule at its best hyper-parameters; NaN is what is not known."""
-
-    scheme: str
-    weights: str
-    chosen: Mapping[str, Any]
-    loss: float
-    loss_over_seeds: float
-    loss_over_clients: float
-    surrogate: float
-    surrogate_over_seeds: float
-    accuracy: float
-    time_to_target: float
-    time_over_seeds: float
-    rounds: float
-    updates: float
-    bias_cost: float
-    reached: float
-    diverged: int
-    runs: int
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The rows of a comparison, the target they are held to, and how it was set."""
-
-    rows: tuple[Row, ...]
-    target: float
-    target_rule: str
-    hyper: tuple[str, ...]
-
-    def row(self, scheme: str, weights: str = "time-based") -> Row | None:
-        """The row of a scheme, if there is one."""
-        return next((r for r in self.rows if (r.scheme, r.weights) == (scheme, weights)), None)
-
-
-def summarise(history: History, *, target: float | None = None) -> Summary:
-    """Every scheme and weight rule at its best hyper-parameters, held to one target."""
-    best = history.only("loss_deviation", "surrogate_loss", "test_accuracy", "rounds", "updates").best("loss")
-    level, rule = (float(target), "as given") if target is not None else _target(best)
-    rows = tuple(
-        _row(history, best, level, scheme, weights)
-        for scheme in best.dataset["scheme"].values.tolist()
-        for weights in best.dataset["weights"].values.tolist()
-    )
-    fair = {row.scheme: row for row in rows if row.weights == FAIR}
-    priced = tuple(replace(row, bias_cost=_cost(row, fair.get(row.scheme))) for row in rows)
-    return Summary(priced, level, rule, history.hyper)
-
-
-def _row(history: History, best: History, level: float, scheme: str, weights: str) -> Row:
-    one = best.select(scheme=scheme, weights=weights)
-    until = float(one.reached.item())
-    seeds = one.dataset.sizes["seed"]
-    mean = one.mean()
-    runs = history.diverged.sel(scheme=scheme, weights=weights)
-
-    def ends(measure: str) -> tuple[float, float]:
-        """Mean and sample deviation over seeds; no mean when one of them diverged."""
-        if measure not in one.measures or bool(one.diverged.any()):
-            return math.nan, math.nan
-        values = one.final(measure)
-        return float(values.mean()), float(values.std(ddof=1)) if seeds > 1 else math.nan
-
-    def done(measure: str) -> float:
-        known = measure in mean and not math.isnan(until)
-        return float(mean[measure].sel(time=until).item()) if known else math.nan
-
-    loss, surrogate, each = ends("loss"), ends("surrogate_loss"), one.time_to(level)
-    return Row(
-        scheme=scheme,
-        weights=weights,
-        chosen={name: one.dataset[name].item() for name in history.hyper},
-        loss=loss[0],
-        loss_over_seeds=loss[1],
-        loss_over_clients=ends("loss_deviation")[0],
-        surrogate=surrogate[0],
-        surrogate_over_seeds=surrogate[1],
-        accuracy=ends("test_accuracy")[0],
-        time_to_target=float(one.time_to(level, over="seed").item()),
-        time_over_seeds=float(each.std(ddof=1)) if seeds > 1 else math.nan,
-        rounds=done("rounds"),
-        updates=done("updates"),
-        bias_cost=math.nan,
-        reached=until,
-        diverged=int(runs.sum()),
-        runs=int(runs.size),
-    )
-
-
-def _cost(row: Row, fair: Row | None) -> float:
-    """By how much of its value the final federated loss is above that of time-based weights."""
-    if fair is None or row is fair or row.reached != fair.reached or not fair.loss > 0:
-        return math.nan
-    return row.loss / fair.loss - 1.0
-
-
-def _target(best: History) -> tuple[float, str]:
-    """The level that the reference scheme comes to on its way, and which scheme that is."""
-    dataset, mean, final = best.dataset, best.mean("loss")["loss"], best.final("loss").mean("seed")
-    schemes = dataset["scheme"].values.tolist()
-    weights = dataset["weights"].values.tolist()
-    rule = FAIR if FAIR in weights else weights[0]
-    for scheme in sorted(schemes, key=lambda name: name != REFERENCE):
-        start = float(mean.sel(scheme=scheme, weights=rule)[0])
-        end = float(final.sel(scheme=scheme, weights=rule))
-        if end < start and not bool(best.diverged.sel(scheme=scheme, weights=rule).any()):
-            level = _up(end + (1.0 - _WAY) * (start - end))
-            return level, f"where {scheme} with {rule} weights has gone {_WAY:.0%} of its way"
-    return math.nan, "no scheme's loss fell"
-
-
-def _up(value: float, digits: int = 3) -> float:
-    """Rounded up to a few digits, so that the level shown is the level used."""
-    if value == 0.0:
-        return value
-    exact = Decimal(f"{value:.12g}")  # without the last digits of a float, which would round up what is round
-    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    return float((exact / unit).to_integral_value(ROUND_CEILING) * unit)
 
 
 def show_history(history: History, *, target: float | None = None) -> None:
@@ -181,45 +50,24 @@ def _width(names: Sequence[str], cells: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) + 1 for column in zip(names, *cells, strict=True)) - 1
 
 
-def headline(history: History) -> str:
-    """The study in a line: its problem, its size, how it was computed."""
-    attrs, dataset = history.attrs, history.dataset
-    try:
-        told = json.loads(attrs.get("problem", "{}"))
-    except ValueError:
-        told = {"name": attrs["problem"]}
-    told = told if isinstance(told, dict) else {"name": str(told)}
-    clients = told.get("clients", told.get("num_clients"))
-    clients = dataset.sizes.get("client") if not isinstance(clients, int) else clients
-    what = [str(told["name"])] if told.get("name") else []
-    what += [_count(clients, "client")] if clients else []
-    size = [_count(dataset.sizes["scheme"], "scheme"), _count(dataset.sizes["weights"], "weight rule")]
-    size += [f"{dataset.sizes[name]} {name}" for name in history.hyper]
-    size += [_count(dataset.sizes["seed"], "seed")]
-    span = f"virtual time 0 to {short(dataset['time'].values[-1])}"
-    how = [f"{attrs['engine']} engine" if attrs.get("engine") else "", str(attrs.get("dtype", ""))]
-    about = ", ".join(filter(None, [span, *how]))
-    return f"{', '.join(what)}{': ' * bool(what)}{' × '.join(size)}, {about}"
-
-
 def grid(summary: Summary) -> tuple[list[str], list[list[str]]]:
     """The table's heads and cells; columns in which nothing is known are left out."""
-    level = _NONE if math.isnan(summary.target) else short(summary.target)
+    level = NONE if math.isnan(summary.target) else short(summary.target)
     columns = {
         "loss": ["diverged" if math.isnan(r.loss) and r.diverged else _pm(r) for r in summary.rows],
-        "spread": [_cell(r.loss_over_clients, ".3g") for r in summary.rows],
-        "test": [_cell(r.accuracy, ".1%") for r in summary.rows],
-        f"to {level}": [_cell(r.time_to_target, ".4g") for r in summary.rows],
-        "rounds": [_cell(r.rounds, ".0f") for r in summary.rows],
-        "updates": [_cell(r.updates, ".0f") for r in summary.rows],
+        "spread": [cell(r.loss_over_clients, ".3g") for r in summary.rows],
+        "test": [cell(r.accuracy, ".1%") for r in summary.rows],
+        f"to {level}": [cell(r.time_to_target, ".4g") for r in summary.rows],
+        "rounds": [cell(r.rounds, ".0f") for r in summary.rows],
+        "updates": [cell(r.updates, ".0f") for r in summary.rows],
     }
-    told = {name: cells for name, cells in columns.items() if name == "loss" or set(cells) != {_NONE}}
+    told = {name: cells for name, cells in columns.items() if name == "loss" or set(cells) != {NONE}}
     names = ["scheme", "weights", *summary.hyper, *told]
     rows = [
         [
             r.scheme,
             r.weights,
-            *(_value(r.chosen[name]) for name in summary.hyper),
+            *(plain(r.chosen[name]) for name in summary.hyper),
             *(cells[k] for cells in told.values()),
         ]
         for k, r in enumerate(summary.rows)
@@ -251,222 +99,14 @@ def legend(history: History, summary: Summary) -> str:
     return f"{'; '.join(parts)}."
 
 
-def sentences(history: History, summary: Summary) -> list[str]:
-    """What happened, in plain words; nothing that the numbers do not show."""
-    told = [_who_was_first(history, summary), *_what_bias_cost(summary), _what_they_minimise(history, summary)]
-    told += [_what_diverged(history), _what_is_missing(history, summary), _edge_of_rates(history, summary)]
-    if history.dataset.sizes["seed"] == 1:
-        told.append("There is one seed, so small differences may be chance.")
-    return [sentence for sentence in told if sentence]
-
-
-def _who_was_first(history: History, summary: Summary) -> str:
-    if math.isnan(summary.target):
-        return "No scheme's federated loss fell, so there is no target to reach."
-    rule = FAIR if any(r.weights == FAIR for r in summary.rows) else summary.rows[0].weights
-    rows = [r for r in summary.rows if r.weights == rule]
-    there = sorted((r for r in rows if not math.isnan(r.time_to_target)), key=lambda r: r.time_to_target)
-    goal = f"a federated loss of {short(summary.target)}"
-    end = short(history.dataset["time"].values[-1])
-    if not there:
-        return f"With {rule} weights no scheme reaches {goal} by time {end}."
-    if len(rows) == 1:
-        return f"{rows[0].scheme} reaches {goal} at time {short(there[0].time_to_target)}."
-    if there[-1].time_to_target == 0.0:
-        return f"Every scheme is at or below {goal} from the start: choose a lower target."
-    fastest = there[0]
-    first = [r for r in there if _equal_times(fastest, r)]
-    names = _and([r.scheme for r in first])
-    times = _and([short(t) for t in dict.fromkeys(r.time_to_target for r in first)])
-    if len(first) == len(rows):
-        return f"With {rule} weights all schemes reach {goal} at about the same time ({times})."
-    together = ", equal within the deviation over seeds," if len({r.time_to_target for r in first}) > 1 else ""
-    said = f"With {rule} weights {names} {_s(first, 'reach')} {goal} first, at time {times}{together}".rstrip(",")
-    fedavg = next((r for r in rows if r.scheme == REFERENCE), None)
-    if fedavg in first or fedavg is None:
-        said += "; no scheme is sooner than FedAvg" if fedavg else ""
-    elif math.isnan(fedavg.time_to_target):
-        said += f"; FedAvg does not by time {short(fedavg.reached) if fedavg.reached == fedavg.reached else end}"
-    elif fastest.time_to_target > 0:
-        ratio = fedavg.time_to_target / fastest.time_to_target
-        said += f": {ratio:.2g} times sooner than FedAvg, at {short(fedavg.time_to_target)}"
-    last = float(history.dataset["time"][-1])
-    never = [r.scheme for r in rows if math.isnan(r.time_to_target) and r is not fedavg]
-    never = [s for s in never if any(r.scheme == s and (r.diverged or r.reached == last) for r in rows)]
-    return said + (f". Not reached by {_and(never)}." if never else ".")
-
-
-def _what_bias_cost(summary: Summary) -> list[str]:
-    """One sentence for those that end higher, one for those that do not."""
-    higher: list[tuple[float, str]] = []
-    lower: list[tuple[float, str]] = []
-    same: list[str] = []
-    for row in summary.rows:
-        fair = summary.row(row.scheme)
-        if (
-            row.weights != "identical"
-            or fair is None
-            or math.isnan(row.loss + fair.loss)
-            or row.reached != fair.reached
-        ):
-            continue
-        if abs(row.loss - fair.loss) <= _noise(row.loss_over_seeds, fair.loss_over_seeds, row.loss):
-            same.append(row.scheme)
-        else:
-            by = f"{row.scheme} ends at {_differing(row.loss, fair.loss)}"
-            by += "" if math.isnan(row.bias_cost) else f" ({signed(row.bias_cost)})"
-            (higher if row.loss > fair.loss else lower).append((row.bias_cost, by))
-    told = []
-    if higher:
-        listed = _some([by for _, by in sorted(higher, reverse=True)])
-        told.append(f"The bias of identical weights costs federated loss, against time-based ones: {listed}.")
-    if lower:
-        listed = _some([by for _, by in sorted(lower)])
-        told.append(f"With identical weights the federated loss ends lower here than with time-based ones: {listed}.")
-    if same:
-        told.append(f"For {_and(same)} identical weights end no differently, within the deviation over seeds.")
-    return told
-
-
-def _what_they_minimise(history: History, summary: Summary) -> str:
-    """The surrogate under both weight rules, for the scheme whose shares it has, or the most biased."""
-    rows = [r for r in summary.rows if r.weights == "identical" and r.bias_cost > 0 and not math.isnan(r.surrogate)]
-    pairs = [(r, fair) for r in rows if (fair := summary.row(r.scheme)) is not None and _differs(r, fair)]
-    if not pairs:
-        return ""
-    whose = str(history.attrs.get("surrogate", ""))
-    row, fair = min(pairs, key=lambda pair: (pair[0].scheme not in whose, -pair[0].bias_cost))
-    gap = fair.surrogate - row.surrogate
-    if not gap > _noise(row.surrogate_over_seeds, fair.surrogate_over_seeds, row.surrogate):
-        return ""
-    shares = f" ({whose})" if whose else ""
-    return (
-        f"What identical weights minimise instead is the surrogate loss, in which clients count as often as they come"
-        f"{shares}: there {row.scheme} ends at {_differing(row.surrogate, fair.surrogate)} with time-based ones."
-    )
-
-
-def _what_diverged(history: History) -> str:
-    gone = history.diverged
-    if not bool(gone.any()):
-        return ""
-    total = int(gone.sum())
-    said = f"{total} of {_count(gone.size, 'run')} diverged"
-    kept = (
-        gone.stack(combination=history.hyper, create_index=False) if history.hyper else gone.expand_dims("combination")
-    )
-    parts = []
-    for k in range(kept.sizes["combination"]):
-        one = kept.isel(combination=k)
-        if not bool(one.any()):
-            continue
-        named = one.any(["weights", "seed"])
-        who = [str(s) for s in named["scheme"].values[named.values]]
-        at = " ".join(f"{name} {_value(one[name].item())}" for name in history.hyper)
-        parts.append((int(one.sum()), f"at {at} ({', '.join(who)})" if at else f"({', '.join(who)})"))
-    if len(parts) == 1:
-        return f"{said} {parts[0][1]}."
-    more = f", and more at {len(parts) - 4} other combinations" if len(parts) > 4 else ""
-    return f"{said}: {', '.join(f'{count} {where}' for count, where in parts[:4])}{more}."
-
-
-def _what_is_missing(history: History, summary: Summary) -> str:
-    said = []
-    nothing = [f"{r.scheme} ({r.weights})" for r in summary.rows if math.isnan(r.loss) and r.diverged]
-    if nothing and summary.hyper:
-        said.append(f"At every rate a seed diverged: {_and(nothing)}.")
-    missing = int(history.unfinished.sum())
-    if missing or not history.finished:
-        ends = sorted((r.reached, r.scheme) for r in summary.rows if not math.isnan(r.reached))
-        far = [
-            f"{short(end)} for {_and(list(dict.fromkeys(name for _, name in group)))}"
-            for end, group in groupby(ends, lambda pair: pair[0])
-        ]
-        upto = f"time {short(ends[0][0])}" if len(far) == 1 else "; ".join(far)
-        shown = f"the table speaks of what there is up to {upto}" if far else "there is no value yet"
-        said.append(
-            f"The study is not finished: {missing} of {_count(history.diverged.size, 'run')} are open, and {shown}."
-        )
-    return " ".join(said)
-
-
-def _edge_of_rates(history: History, summary: Summary) -> str:
-    """A best rate that is the last one tried may not be the best there is."""
-    if "local_lr" not in history.hyper or history.dataset.sizes["local_lr"] < 2:
-        return ""
-    tried = history.dataset["local_lr"].values
-    rows = [r for r in summary.rows if r.weights == FAIR and not math.isnan(r.loss)]
-    parts = []
-    for edge, end in ((tried.max(), "largest"), (tried.min(), "smallest")):
-        at = [r.scheme for r in rows if r.chosen["local_lr"] == edge]
-        if at:
-            parts.append(f"the {end} local_lr tried ({_value(edge)}) is the best for {_and(at)}")
-    told = "; ".join(parts)
-    return f"{told[0].upper()}{told[1:]}: rates beyond may do better still." if told else ""
-
-
-def _differs(row: Row, fair: Row) -> bool:
-    return abs(row.loss - fair.loss) > _noise(row.loss_over_seeds, fair.loss_over_seeds, row.loss)
-
-
-def _equal_times(a: Row, b: Row) -> bool:
-    return abs(a.time_to_target - b.time_to_target) <= _noise(a.time_over_seeds, b.time_over_seeds, 0.0)
-
-
-def _noise(a: float, b: float, size: float) -> float:
-    """What two values may differ by without a difference: their deviations, and the last digits of a float."""
-    return max(math.hypot(*(0.0 if math.isnan(x) else x for x in (a, b))), 1e-6 * abs(size))
-
-
-def signed(share: float) -> str:
-    """A relative difference in percent, or as a multiple where percents grow long."""
-    if share > 9.995:
-        return f"× {1.0 + share:.2g}"
-    told = f"{100 * share:+.0f}%" if abs(share) >= 0.0995 else f"{100 * share:+.1f}%"
-    return "0%" if told in ("+0.0%", "-0.0%") else told.replace("-", "−")
-
-
-def _differing(a: float, b: float) -> str:
-    """Two numbers with as many digits as it takes to tell them apart."""
-    digits = next((d for d in range(3, 12) if f"{a:.{d}g}" != f"{b:.{d}g}"), 12)
-    return f"{a:.{digits}g} instead of {b:.{digits}g}"
-
-
 def _pm(row: Row) -> str:
     """The final loss to the first digit of its deviation over seeds, and at most four."""
     value, deviation = row.loss, row.loss_over_seeds
     if math.isnan(value):
-        return _NONE
+        return NONE
     if math.isnan(deviation) or deviation <= 1e-4 * abs(value):
         return short(value)
     if not 1e-3 <= abs(value) < 1e5:
         return f"{value:.3g}±{deviation:.1g}"
     places = max(-math.floor(math.log10(deviation)), 2 - math.floor(math.log10(abs(value))), 0)
     return f"{value:.{places}f}±{deviation:.{places}f}"
-
-
-def _some(items: Sequence[str], most: int = 4) -> str:
-    more = len(items) - most
-    return "; ".join(items[:most]) + (f"; and so for {more} more" if more > 0 else "")
-
-
-def _cell(value: float, form: str) -> str:
-    return _NONE if math.isnan(value) else format(value, form)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return _NONE if math.isnan(value) else f"{value:g}"
-    return str(value) or _NONE
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'s' * (number != 1)}"
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _s(several: Sequence[object], verb: str) -> str:
-    return verb if len(several) > 1 else f"{verb}es"

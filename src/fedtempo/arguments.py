@@ -1,0 +1,130 @@
+"""What `simulate` is given, checked: each function gives back what it was given, or says what to give instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isnan
+from numbers import Integral, Real
+from typing import Any, Literal, TypeVar
+
+import jax
+
+from fedtempo.clock.times import ClientTimes
+from fedtempo.errors import InputError
+from fedtempo.local.rule import LocalRule
+from fedtempo.local.solvers import LocalSGD
+from fedtempo.problems.problem import Problem
+from fedtempo.schemes import AsyncFedAvg, Scheme
+from fedtempo.weighting import WeightRule, weight_rule
+
+EngineName = Literal["auto", "events", "waves", "oracle"]
+ENGINES: tuple[EngineName, ...] = ("auto", "events", "waves", "oracle")
+Choice = TypeVar("Choice", bound=str)
+
+
+def a_problem(given: object) -> Problem:
+    """A problem."""
+    if not isinstance(given, Problem):
+        raise InputError(f"problem: {given!r} is not one; use ft.problems.digits() or ft.Problem(init, loss, data)")
+    return given
+
+
+def client_times(given: object, num_clients: int) -> ClientTimes:
+    """One time, or law of times, for each client of the problem."""
+    if not isinstance(given, ClientTimes):
+        raise InputError(f"times: {given!r} are no client times; give ft.FixedTimes([1, 2, 3]), or random ones")
+    if given.num_clients != num_clients:
+        raise InputError(
+            f"times: {given.num_clients} clients, but the problem has {num_clients}; give one time per client"
+        )
+    return given
+
+
+def some_schemes(given: object, num_clients: int) -> tuple[Scheme, ...]:
+    """One scheme, or several that differ."""
+    schemes = tuple(_listed(given))
+    if not schemes:
+        raise InputError("schemes: none given; give at least one, as ft.FedAvg()")
+    for scheme in schemes:
+        if not isinstance(scheme, Scheme):
+            raise InputError(f"schemes: {scheme!r} is not a scheme; give ft.FedAvg(), ft.FedFix('1/2'), or several")
+        scheme.waiting.check(num_clients)
+    labels = [scheme.label for scheme in schemes]
+    if len(set(labels)) < len(labels):
+        raise InputError(f"schemes: {', '.join(labels)} names one twice; give each once, or labels that differ")
+    return schemes
+
+
+def surrogate_scheme(given: object, num_clients: int) -> Scheme:
+    """The scheme whose shares of rounds weight the surrogate loss."""
+    scheme = AsyncFedAvg() if given is None else given
+    if not isinstance(scheme, Scheme):
+        raise InputError(f"surrogate: {scheme!r} is not a scheme; give ft.AsyncFedAvg(), or leave it out")
+    scheme.waiting.check(num_clients)
+    return scheme
+
+
+def local_rule(given: object) -> LocalRule:
+    """The clients' work."""
+    rule = LocalSGD() if given is None else given
+    if not isinstance(rule, LocalRule):
+        raise InputError(f"local: {rule!r} is no local work; give ft.LocalSGD(steps=5, lr=0.1), or leave it out")
+    return rule
+
+
+def weight_rules(given: object) -> tuple[WeightRule, ...]:
+    """One weight rule, or several that differ."""
+    rules = tuple(weight_rule(one) for one in _listed(given))
+    if len({rule.label for rule in rules}) < max(1, len(rules)):
+        raise InputError(f"weights: {given!r}; give at least one rule, and each once")
+    return rules
+
+
+def some_seeds(given: object) -> tuple[int, ...]:
+    """One whole number, or several that differ."""
+    seeds = _listed(given)
+    for seed in seeds:
+        if not _whole(seed) or abs(int(seed)) >= 2**63:
+            raise InputError(f"seeds: {seed!r} is not a whole number of 64 bits; give 0, or range(5)")
+    if len(set(seeds)) < max(1, len(seeds)):
+        raise InputError(f"seeds: {seeds}; give at least one, and each once")
+    return tuple(int(seed) for seed in seeds)
+
+
+def grid_points(given: Any) -> int:
+    """How many times are measured."""
+    if not _whole(given) or given < 2:
+        raise InputError(f"points: {given!r}; give a whole number of at least 2, for time 0 and the end")
+    return int(given)
+
+
+def real(name: str, given: Any, *, above: bool = True) -> float:
+    """A number above zero (infinity is one), or from zero on."""
+    fits = isinstance(given, Real) and not isinstance(given, bool)
+    value = float(given) if fits else float("nan")
+    if isnan(value) or value < 0 or (above and value == 0):
+        raise InputError(f"{name}: {given!r} does not do; give a number {'above' if above else 'of at least'} zero")
+    return value
+
+
+def engine_name(given: EngineName) -> EngineName:
+    """The engine, chosen for the hardware where that is left open."""
+    chosen = one_of("engine", given, ENGINES)
+    if chosen == "auto":
+        return "events" if jax.default_backend() == "cpu" else "waves"
+    return chosen
+
+
+def one_of(name: str, given: Choice, known: Sequence[Choice]) -> Choice:
+    """One of a few words."""
+    if given not in known:
+        raise InputError(f"{name}: {given!r} is not known; use one of {', '.join(known)}")
+    return given
+
+
+def _listed(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

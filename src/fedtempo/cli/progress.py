@@ -1,0 +1,75 @@
+"""How far a study is: a bar on a terminal, a line now and then elsewhere; always on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedtempo.runner import Progress
+
+LINE_SECONDS = 10.0
+
+
+@contextmanager
+def reporting(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """What `simulate` should tell its progress to."""
+    if quiet:
+        yield None
+    elif sys.stderr is not None and sys.stderr.isatty():
+        with _bar() as tell:
+            yield tell
+    else:
+        yield _Lines()
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Progress], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("training"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("compiling", total=1.0)
+        first: list[float] = []
+
+        def tell(progress: Progress) -> None:
+            first.append(progress.done) if not first else None
+            bar.update(task, completed=progress.done, description=words(progress, first[0]))
+
+        yield tell
+
+
+class _Lines:
+    """A line every few seconds."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + LINE_SECONDS
+        self._first: float | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        if self._first is None:
+            self._first = progress.done
+        if time.monotonic() >= self._next:
+            self._next += LINE_SECONDS
+            print(f"fedtempo: {progress.done:.0%}, {words(progress, self._first)}", file=sys.stderr)  # noqa: T201
+
+
+def words(progress: Progress, began_at: float) -> str:
+    """Rate and time left."""
+    if not progress.updates:
+        return "compiling"
+    left = progress.left(began_at)
+    rate = f"{progress.rate:,.0f}".replace(",", " ") + " updates/s"
+    return rate if left is None else f"{rate}, {duration(left)} left"
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds, as short as can be."""
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"

@@ -1,0 +1,240 @@
+"""``fedtempo run``: carry out a study, described by flags, by a file, or by nothing at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedtempo.cli import options as o
+from fedtempo.errors import InputError, Interrupted, ResultsConflict
+
+if TYPE_CHECKING:
+    from fedtempo.checkpoint import Folder
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    study: Annotated[
+        Path | None, typer.Argument(help="A study file (TOML); without it, digits with 20 unequal clients.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the results.", show_default="results/<problem>")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the study in this folder.", show_default=False)
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the study that is in the folder.")] = False,
+    problem: Annotated[
+        str | None,
+        typer.Option("--problem", help="digits, quadratics, or package.module:function.", show_default="digits"),
+    ] = None,
+    clients: o.Clients = None,
+    partition: Annotated[
+        str | None,
+        typer.Option("--partition", help="iid, dirichlet:0.1, shards:2, one-label.", show_default="dirichlet:0.1"),
+    ] = None,
+    times: Annotated[
+        str | None, typer.Option("--times", help="F<X>, a list, or a trace file.", show_default="F80")
+    ] = None,
+    law: o.Law = None,
+    spread: o.Spread = None,
+    resolution: o.Resolution = None,
+    scheme: o.SchemeNames = None,
+    wait: o.Waits = None,
+    buffer: o.Buffers = None,
+    sample: o.Samples = None,
+    stage: o.Stages = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option("--weights", help="time-based, identical, importance; repeat for more.", show_default=False),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Virtual time at which all runs end.", show_default="100")
+    ] = None,
+    lr: Annotated[
+        list[str] | None, typer.Option("--lr", help="Local learning rates: 0.1,0.3 or repeated.", show_default=False)
+    ] = None,
+    steps: Annotated[
+        list[str] | None, typer.Option("--steps", help="Local steps K; a list is a dimension.", show_default=False)
+    ] = None,
+    batch_size: Annotated[
+        list[str] | None, typer.Option("--batch-size", help="Rows a step; 'all' for all.", show_default=False)
+    ] = None,
+    server_lr: Annotated[
+        list[str] | None, typer.Option("--server-lr", help="Server learning rates.", show_default=False)
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="How many seeds, or a list as 0,5,7.", show_default="3")
+    ] = None,
+    points: Annotated[int | None, typer.Option("--points", help="Measuring times.", show_default="101")] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="float32 or float64.", show_default="float32")] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="auto, events, waves, oracle.", show_default="auto")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option("--target", help="Loss that the table's times refer to.", show_default=False)
+    ] = None,
+    verbose: o.Verbose = 0,
+    quiet: o.Quiet = False,
+) -> None:
+    """Train under several schemes, learning rates and seeds; results, table and figure go to a folder.
+
+    Flags override the study file. Ctrl-C stops the study and keeps what it has; --resume goes on.
+    """
+    if verbose or quiet:
+        o.set_loudness(verbose, quiet)
+    flags = _flags(
+        problem=problem,
+        clients=clients,
+        partition=partition,
+        times=times,
+        law=law,
+        spread=spread,
+        resolution=resolution,
+        schemes=(scheme, wait, buffer, sample, stage),
+        weights=weights,
+        until=until,
+        lr=lr,
+        steps=steps,
+        batch_size=batch_size,
+        server_lr=server_lr,
+        seeds=seeds,
+        points=points,
+        dtype=dtype,
+        engine=engine,
+    )
+    _prepare_jax()
+    from fedtempo.checkpoint import Folder
+    from fedtempo.cli.description import merged, read_study
+
+    if resume is not None:
+        if study is not None or out is not None or overwrite or flags:
+            raise InputError("--resume: the study is described in its folder; leave the file and other flags out")
+        folder, description = resume, Folder(resume).description()
+    else:
+        description = merged(_overridden(read_study(study) if study is not None else {}, flags))
+        folder = out if out is not None else Path("results") / str(description["problem"]["name"]).rpartition(":")[2]
+        if not overwrite:
+            _refuse_what_is_there(Folder(folder))
+    _carry_out(description, folder, quiet=quiet, target=target, overwrite=overwrite)
+
+
+def _flags(**given: Any) -> dict[str, Any]:
+    schemes = given.pop("schemes")
+    kept = {name: value for name, value in given.items() if value not in (None, [])}
+    return kept | ({"schemes": schemes} if any(schemes) else {})
+
+
+def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """A description with what the flags say in the place of what it said."""
+    from fedtempo.cli.description import DEFAULT, check_tables
+
+    out = dict(description)
+    check_tables(out)
+    tables: dict[str, dict[str, Any]] = {name: dict(out.get(name, {})) for name in ("problem", "times", "local")}
+    if "problem" in flags and flags["problem"] != tables["problem"].get("name", DEFAULT["problem"]["name"]):
+        tables["problem"] = {"name": flags["problem"]}
+    for name in ("clients", "partition"):
+        if name in flags:
+            tables["problem"][name] = flags[name]
+    if {"times", "law"} & flags.keys():
+        tables["times"] = {k: v for k, v in tables["times"].items() if "times" not in flags and k == "times"}
+    tables["times"] |= {k: flags[k] for k in ("times", "law", "spread", "resolution") if k in flags}
+    readers = {"lr": float, "steps": int, "batch_size": _rows}
+    tables["local"] |= {k: _list(f"--{k.replace('_', '-')}", flags[k], readers[k]) for k in readers if k in flags}
+    out |= {name: table for name, table in tables.items() if table}
+    if "server_lr" in flags:
+        out["server_lr"] = _list("--server-lr", flags["server_lr"], float)
+    if "seeds" in flags:
+        out["seeds"] = _seeds(flags["seeds"])
+    out |= {k: flags[k] for k in ("weights", "until", "points", "dtype", "engine") if k in flags}
+    if "schemes" in flags:
+        out["schemes"] = _schemes(out, *flags["schemes"])
+    return out
+
+
+def _schemes(description: dict[str, Any], names: Any, waits: Any, buffers: Any, samples: Any, stages: Any) -> Any:
+    """The schemes that the flags name, as tables; some of their defaults depend on the clients' times."""
+    from fedtempo.cli.description import merged, times_of
+
+    whole = merged({k: v for k, v in description.items() if k != "schemes"})
+    clients = whole["problem"].get("clients", 10)
+    times = times_of(whole["times"], clients if isinstance(clients, int) else 10)
+    found = o.read_schemes(names, times, waits=waits, buffers=buffers, samples=samples, stages=stages)
+    return [scheme.spec() for scheme in found or []]
+
+
+def _list(flag: str, given: list[str], read: Any) -> Any:
+    """One number stays one; several make a list."""
+    parts = [part.strip() for text in given for part in text.split(",") if part.strip()]
+    try:
+        values = [read(part) for part in parts]
+    except ValueError:
+        raise InputError(f"{flag}: {', '.join(given)!r} is not a number or a list such as 0.1,0.3") from None
+    if not values:
+        raise InputError(f"{flag}: the list is empty; give at least one number")
+    return values if len(values) > 1 else values[0]
+
+
+def _rows(text: str) -> int | str:
+    return text if text == "all" else int(text)
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds: {text!r} is neither a number of seeds nor a list such as 0,5,7") from None
+    if "," not in text and values[0] < 1:
+        raise InputError(f"--seeds: {text} seeds make no study; give at least 1")
+    return values if "," in text else list(range(values[0]))
+
+
+def _prepare_jax() -> None:
+    """Compiled code is kept between calls, where the user has not said otherwise."""
+    from platformdirs import user_cache_path
+
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(user_cache_path("fedtempo") / "jax"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+
+def _refuse_what_is_there(folder: Folder) -> None:
+    """A folder that already holds a study is not written to by accident."""
+    if not folder.holds_a_study():
+        return
+    state = "finished" if folder.finished() else "unfinished"
+    onward = f"fedtempo show {folder.path}" if state == "finished" else f"fedtempo run --resume {folder.path}"
+    raise ResultsConflict(
+        f"{folder.path} holds a study, {state}: {onward}; to replace it add --overwrite, or choose another --out"
+    )
+
+
+def _carry_out(
+    description: dict[str, Any], folder: Path, *, quiet: bool, target: float | None, overwrite: bool
+) -> None:
+    from fedtempo.cli.description import arguments_of
+    from fedtempo.cli.progress import reporting
+    from fedtempo.cli.show import present
+    from fedtempo.study import simulate
+
+    arguments = arguments_of(description)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops as Ctrl-C does
+    with reporting(quiet) as report:
+        try:
+            history = simulate(
+                **arguments, checkpoint=folder, overwrite=overwrite, description=description, on_progress=report
+            )
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"stopped, and everything so far is kept: fedtempo show {folder}, or go on with "
+                f"fedtempo run --resume {folder}"
+            ) from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    present(history, folder, target=target)

@@ -1,0 +1,68 @@
+"""``fedtempo show``: the table and the figures of a study, finished or still running."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedtempo.cli import options as o
+from fedtempo.errors import DataMissing
+
+if TYPE_CHECKING:
+    from fedtempo.history import History
+
+
+def show(
+    results: Annotated[Path, typer.Argument(help="A study's folder, or a history file (.nc).")],
+    out: Annotated[
+        list[Path] | None,
+        typer.Option("--out", help="Draw there instead: study.svg, .png or .pdf; repeat for more.", show_default=False),
+    ] = None,
+    measure: Annotated[
+        str | None, typer.Option("--measure", help="Draw this measure alone, as test_accuracy.", show_default=False)
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option("--target", help="Loss that the table's times refer to.", show_default=False)
+    ] = None,
+    verbose: o.Verbose = 0,
+    quiet: o.Quiet = False,
+) -> None:
+    """Print what happened in a study, and draw it."""
+    if verbose or quiet:
+        o.set_loudness(verbose, quiet)
+    from fedtempo.history import History
+
+    path = results / "history.nc" if results.is_dir() else results
+    if results.is_dir() and not path.exists():
+        started = (results / "study.json").exists()
+        raise DataMissing(
+            f"{results}: nothing is measured yet; wait, or go on with fedtempo run --resume {results}"
+            if started
+            else f"{results}: no study is there; check the path"
+        )
+    present(History.load(path), path.parent, out=out, measure=measure, target=target)
+
+
+def present(
+    history: History,
+    folder: Path,
+    *,
+    out: list[Path] | None = None,
+    measure: str | None = None,
+    target: float | None = None,
+) -> None:
+    """The table on standard output, the figures in the folder."""
+    from fedtempo.report.history_figure import save_study
+    from fedtempo.report.history_tables import show_history
+
+    show_history(history, target=target)
+    name = measure or "study"
+    paths = out or [folder / f"{name}.png", folder / f"{name}.svg"]
+    for path in paths:
+        if measure is None:
+            save_study(history, path, target=target)
+        else:
+            history.plot(measure, path=path)
+    typer.echo(f"\n{', '.join(str(path) for path in paths)}")
