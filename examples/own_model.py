@@ -28,7 +28,7 @@ def accuracy(params, batch):
 
 def rows(generator, count, angle):
     """Points labelled by the side of a line on which they lie; each client sees a part of the plane."""
-    x = generator.normal(size=(count, 2)) + [np.cos(angle), np.sin(angle)]
+    x = generator.normal(size=(count, 2)) + np.array([np.cos(angle), np.sin(angle)])
     return x, np.where(x[:, 0] > x[:, 1], 1.0, -1.0)
 
 

@@ -212,7 +212,8 @@ LONG = "run --clients 5 --scheme async --scheme fedavg --lr 0.1,0.2 --seeds 2 --
 
 def begun(folder: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     """A long study in a process of its own, when it has saved its first measures."""
-    code = "import fedtempo.study as s; s.simulate.__kwdefaults__['save_every'] = 0.2; from fedtempo.cli import main; main()"
+    sooner = "import fedtempo.study as s; s.simulate.__kwdefaults__['save_every'] = 0.2"
+    code = f"{sooner}; from fedtempo.cli import main; main()"
     command = [sys.executable, "-c", code, *shlex.split(LONG), "--out", "long"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
     deadline = time.monotonic() + 120

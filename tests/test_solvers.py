@@ -188,6 +188,11 @@ def test_specs_of_different_rules_differ() -> None:
         ({"draw": "shuffled"}, "draw: 'shuffled' is not known; use one of uniform, epochs"),
         ({"solver": "adam"}, "solver: 'adam' cannot be called"),
         ({"solver": None}, "solver: None cannot be called"),
+        ({"solver": optax.adam, "momentum": 0.9}, "solver: optax.adam cannot be made .*momentum.*; check its options"),
+        ({"solver": lambda learning_rate: 3}, "solver: .* makes no Optax transformation"),
+        ({"options": {"local_lr": 0.1}}, "options: 'local_lr' is the name of something else"),
+        ({"options": {"learning_rate": 0.1}}, "options: 'learning_rate' is the name of something else"),
+        ({"options": {"seed": 0.1}}, "options: 'seed' is the name of something else"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, dict) else "",
 )

@@ -20,52 +20,100 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.times import Floats
-from fedtempo.engine.task import RUNS, Tree, at, take
+from fedtempo.engine.task import RUNS, Tree, at, loop, take
 
 Function = Callable[[Any, Any], Any]
 
 EVALUATED_AT_ONCE = 1 << 22
 """About how many numbers of rows × runs × features are looked at together."""
+TILE = 512
+"""Rows that the loss is given at once, at most."""
+
+
+class Tiles(NamedTuple):
+    """Stretches of rows of one length, each of one group."""
+
+    start: jax.Array
+    group: jax.Array
+    span: jax.Array
+    """0 … length − 1."""
 
 
 class Rows(NamedTuple):
-    """Rows to measure on: to which group each belongs, and how many groups hold how many."""
+    """Rows to measure on, group after group: whole tiles of each group, and the few rows that are left, one by one."""
 
     rows: Tree
-    group: jax.Array
     size: jax.Array
+    """[groups]"""
+    tiles: tuple[Tiles, ...]
 
 
 def rows_of(data: Tree, sizes: Sequence[int] | NDArray[np.int64]) -> Rows:
-    """Rows that lie group after group."""
-    group = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    return Rows(data, jnp.asarray(group), jnp.asarray(np.asarray(sizes), dtype=jnp.int32))
+    """Rows that lie group after group; a tile is a batch, which the loss takes faster than single rows."""
+    counts = np.asarray(sizes, dtype=np.int64)
+    length = _tile_length(counts)
+    offsets = np.cumsum(counts) - counts
+    whole = counts // length
+    cut = [(offsets, whole, length), (offsets + whole * length, counts - whole * length, 1)]
+    return Rows(data, jnp.asarray(counts, dtype=jnp.int32), tuple(_tiles(*each) for each in cut if each[1].any()))
 
 
-def group_means(functions: Sequence[Function], params: Tree, rows: Rows, block: int) -> jax.Array:
-    """[functions, groups, runs] the mean over each group's rows, of models [seedless …, runs]."""
-    total = rows.group.shape[0]
-    groups = rows.size.shape[0]
+def _tile_length(counts: NDArray[np.int64]) -> int:
+    """The largest length up to TILE that leaves no row over, or a power of two that leaves few."""
+    if (counts == counts[0]).all():
+        exact = max(k for k in range(1, min(TILE, int(counts[0])) + 1) if counts[0] % k == 0)
+        if exact >= min(TILE, int(counts[0])) // 8:
+            return exact
+    most = max(1, min(TILE, int(np.median(counts))))
+    return 1 << (most.bit_length() - 1)
 
-    def of_run(model: Tree, batch: Tree) -> jax.Array:
-        def of_row(row: Tree) -> jax.Array:
-            alone = jax.tree.map(lambda x: x[None], row)
-            return jnp.stack([jnp.asarray(f(model, alone), dtype=jnp.result_type(float)) for f in functions])
 
-        return jax.vmap(of_row)(batch)
+def _tiles(first: NDArray[np.int64], number: NDArray[np.int64], length: int) -> Tiles:
+    """`number` tiles of each group, from row `first` of it on."""
+    group = np.repeat(np.arange(len(number)), number)
+    place = np.arange(len(group)) - np.repeat(np.cumsum(number) - number, number)
+    start = first[group] + place * length
+    return Tiles(*(jnp.asarray(x, dtype=jnp.int32) for x in (start, group, np.arange(length))))
 
-    def add(number: Any, sums: jax.Array) -> jax.Array:
+
+def group_means(functions: Sequence[Function], params: Tree, rows: Rows) -> jax.Array:
+    """[functions, groups, runs] the mean over each group's rows, of models [… a leaf, runs]."""
+    runs = jax.tree.leaves(params)[0].shape[RUNS]
+    sums = jnp.zeros((rows.size.shape[0], len(functions), runs), dtype=jnp.result_type(float))
+    for tiles in rows.tiles:
+        sums = _added(functions, params, rows.rows, tiles, sums)
+    return jnp.moveaxis(sums / rows.size[:, None, None].astype(sums.dtype), 0, 1)
+
+
+def _added(functions: Sequence[Function], params: Tree, rows: Tree, tiles: Tiles, sums: jax.Array) -> jax.Array:
+    """Sums over groups [groups, functions, runs], with those over the rows of `tiles` added."""
+    total, length = tiles.start.shape[0], tiles.span.shape[0]
+    block = _block(rows, total, length, sums.shape[-1])
+
+    def of_run(model: Tree, batches: Tree) -> jax.Array:
+        def of_tile(batch: Tree) -> jax.Array:
+            return jnp.stack([jnp.asarray(f(model, batch), dtype=sums.dtype) for f in functions])
+
+        return jax.vmap(of_tile)(batches)
+
+    def add(number: Any, now: jax.Array) -> jax.Array:
         place = number * block + jnp.arange(block, dtype=jnp.int32)
         inside = place < total
         place = jnp.minimum(place, total - 1)
-        values = jax.vmap(of_run, in_axes=(RUNS, None), out_axes=-1)(params, take(rows.rows, place))
-        values = jnp.where(inside[:, None, None], values, 0)
-        return sums + jax.ops.segment_sum(values, rows.group[place], num_segments=groups, indices_are_sorted=True)
+        batches = take(rows, tiles.start[place][:, None] + tiles.span)
+        means = jax.vmap(of_run, in_axes=(RUNS, None), out_axes=-1)(params, batches)
+        values = jnp.where(inside[:, None, None], means * length, 0)
+        return now + jax.ops.segment_sum(
+            values, tiles.group[place], num_segments=sums.shape[0], indices_are_sorted=True
+        )
 
-    runs = jax.tree.leaves(params)[0].shape[RUNS]
-    start = jnp.zeros((groups, len(functions), runs), dtype=jnp.result_type(float))
-    sums = jax.lax.fori_loop(0, -(-total // block), add, start)
-    return jnp.moveaxis(sums / rows.size[:, None, None].astype(sums.dtype), 0, 1)
+    return loop(0, -(-total // block), add, sums)
+
+
+def _block(rows: Tree, tiles: int, length: int, runs: int) -> int:
+    """Tiles at once: many, but not so many that what lies between two layers fills the memory."""
+    width = max((int(np.prod(x.shape[1:])) for x in jax.tree.leaves(rows)), default=1)
+    return max(1, min(tiles, EVALUATED_AT_ONCE // (runs * max(1, width) * length)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,26 +129,18 @@ class Meter:
         """Per-client losses, and what is measured once for all."""
         model = at(slots, slot)
         on_train = [self.loss] if self.tested else [self.loss, *self.metrics.values()]
-        clients = jax.vmap(lambda m: group_means(on_train, m, train, _block(train, m)))(model)
+        clients = jax.vmap(lambda m: group_means(on_train, m, train))(model)
         out = {"client_loss": clients[:, 0]}
         if not self.tested:
             return out | {f"client_{name}": clients[:, 1 + k] for k, name in enumerate(self.metrics)}
         assert test is not None
         on_test = [self.loss, *self.metrics.values()]
-        means = jax.vmap(lambda m: group_means(on_test, m, test, _block(test, m)))(model)[:, :, 0]
+        means = jax.vmap(lambda m: group_means(on_test, m, test))(model)[:, :, 0]
         return out | {f"test_{name}": means[:, k] for k, name in enumerate(["loss", *self.metrics])}
 
     def names(self) -> list[str]:
         """The measures beside the losses of clients."""
         return [f"test_{n}" for n in ("loss", *self.metrics)] if self.tested else list(self.metrics)
-
-
-def _block(rows: Rows, model: Tree) -> int:
-    """Rows at once: many, but not so many that what lies between two layers fills the memory."""
-    runs = jax.tree.leaves(model)[0].shape[RUNS]
-    width = max(1, max((int(np.prod(x.shape[1:])) for x in jax.tree.leaves(rows.rows)), default=1))
-    fit = max(16, EVALUATED_AT_ONCE // (int(runs) * width))
-    return min(1 << (fit.bit_length() - 1), 1 << max(4, (rows.group.shape[0] - 1).bit_length()))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,9 @@ from fedtempo.local.rule import Gradient, Hyper, Job, LocalRule, Params, State
 Number = float | Sequence[float]
 Count = int | None | Sequence[int | None]
 
+_TAKEN = ("learning_rate", "server_lr", "scheme", "weights", "seed", "time", "client")
+"""Names that a solver's option cannot have: they mean other things in a study."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptax(LocalRule):
@@ -45,9 +48,18 @@ class LocalOptax(LocalRule):
     def __post_init__(self) -> None:
         if self.draw not in DRAWS:
             raise InputError(f"draw: {self.draw!r} is not known; use one of {', '.join(DRAWS)}")
-        _ = self.axes
+        names = [axis.name for axis in self.axes]
+        for name in self.options:
+            if name in _TAKEN or names.count(name) > 1:
+                raise InputError(f"options: {name!r} is the name of something else; leave it out, or give it by itself")
         if not callable(self.solver):
             raise InputError(f"solver: {self.solver!r} cannot be called; give an Optax solver such as optax.adam")
+        try:
+            made = self.transformation({axis.name: axis.values[0] for axis in self.axes})
+        except TypeError as error:
+            raise InputError(f"solver: {self._name} cannot be made ({error}); check its options") from None
+        if not (hasattr(made, "init") and hasattr(made, "update")):
+            raise InputError(f"solver: {self._name} makes no Optax transformation; give one such as optax.adam")
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -68,11 +80,15 @@ class LocalOptax(LocalRule):
         solver = self.solver(learning_rate=hyper["local_lr"], **{name: hyper[name] for name in self.options})
         return solver if self.clip is None else optax.chain(optax.clip_by_global_norm(hyper["clip"]), solver)
 
-    def spec(self) -> dict[str, object]:
+    @property
+    def _name(self) -> str:
         name = getattr(self.solver, "__name__", type(self.solver).__name__)
         module = getattr(self.solver, "__module__", "")
+        return f"{module.split('.')[0]}.{name}" if module else name
+
+    def spec(self) -> dict[str, object]:
         return {
-            "solver": f"{module.split('.')[0]}.{name}" if module else name,
+            "solver": self._name,
             "draw": self.draw,
             **{axis.name: list(axis.values) if axis.listed else axis.values[0] for axis in self.axes},
         }
