@@ -1,4 +1,4 @@
-"""Where training ends, on quadratic clients with full gradients: a cycle around the predicted point, or the point itself."""
+"""Where training ends, on quadratic clients with full gradients: around the predicted point, or at it."""
 
 from __future__ import annotations
 
@@ -74,12 +74,10 @@ def test_two_equal_clients_that_take_turns() -> None:
         far, near = distances(history, q @ centers, weights=rule)
         assert in_proportion(far, near)
         for rate in RATES:
-            # θ' = θ + d_1 η (θ_1 − u) and θ'' = θ' + d_2 η (θ_2 − θ), u the model after client 1's last turn: u = θ'
+            # each works from the model of its own last turn: u = v + s_1 (θ_1 − u) and v = u + s_2 (θ_2 − v), s = d η_l
             first, second = 2 * q * rate
-            # unknowns θ' (after client 1) and θ (after client 2), each from the other's predecessor
             system = np.array([[1 + first, -1.0], [-1.0, 1 + second]])
-            after_first, after_second = np.linalg.solve(system, [first * centers[0], second * centers[1]])
-            del after_first
+            _, after_second = np.linalg.solve(system, [first * centers[0], second * centers[1]])
             found = history.dataset["parameter:"].sel(weights=rule, local_lr=rate).squeeze()
             np.testing.assert_allclose(found, after_second, rtol=1e-9)
 

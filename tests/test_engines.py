@@ -499,3 +499,13 @@ def test_a_rule_that_lies_about_who_gets_models_is_found_out(monkeypatch) -> Non
             weights="identical",
             points=2,
         )
+
+
+def test_a_scheme_without_a_round_keeps_its_first_model() -> None:
+    problem = ft.problems.quadratics(2, dimension=2, noise=0.1)
+    history = agree(problem, [ft.FedAvg(), ft.AsyncFedAvg()], ft.FixedTimes([5, 1]), ft.LocalSGD(), until=4, points=5)
+    idle = history.dataset.sel(scheme="FedAvg")
+    assert (idle["rounds"] == 0).all()
+    assert np.ptp(idle["loss"].values) == 0
+    assert (idle["parameter:"] == 0).all()
+    assert history.dataset["rounds"].sel(scheme="AsyncFedAvg", seed=0).values.tolist() == [0, 1, 2, 3, 4]

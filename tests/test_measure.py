@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.measure import Meter, Shares, _block, group_means, rows_of
+from fedtempo.measure import Meter, Shares, group_means, rows_of
 
 SIZES = (1, 40, 3, 17, 16)
 RNG = np.random.default_rng(0)
@@ -44,19 +44,43 @@ def joined(data):
     return {n: jnp.asarray(np.concatenate([d[n] for d in data])) for n in ("x", "y")}
 
 
-@pytest.mark.parametrize("at_once", [1, 20 * 2 * 3, 1 << 22])
-def test_means_over_groups_whatever_the_blocks(at_once, monkeypatch) -> None:
-    """77 rows in blocks of 16 (the least), and all at once: groups begin and end inside blocks."""
+@pytest.mark.parametrize(("tile", "at_once"), [(512, 1), (4, 4 * 2 * 3 * 5), (1, 1 << 22), (512, 1 << 22)])
+@pytest.mark.parametrize("sizes", [SIZES, (7, 7, 7, 7), (12, 12), (77,), (1, 1, 1)], ids=str)
+def test_means_over_groups_whatever_the_tiles_and_blocks(sizes, tile, at_once, monkeypatch) -> None:
+    """Groups of one row and of many, tiles that fit and that leave rows over, blocks of one tile and of all."""
     monkeypatch.setattr("fedtempo.measure.EVALUATED_AT_ONCE", at_once)
-    models = [{"w": RNG.normal(size=3), "b": RNG.normal()} for _ in range(2)]
+    monkeypatch.setattr("fedtempo.measure.TILE", tile)
+    rng = np.random.default_rng(1)
+    data = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)} for n in sizes]
+    models = [{"w": rng.normal(size=3), "b": rng.normal()} for _ in range(2)]
     with jax.enable_x64(True):
-        rows = rows_of(joined(DATA), SIZES)
+        rows = rows_of(joined(data), sizes)
         together = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(v) for v in x], axis=-1), *models)
-        block = _block(rows, together)
-        assert block == (128 if at_once == 1 << 22 else 16)
-        found = jax.jit(lambda m: group_means([loss, off], m, rows, block))(together)
-    want = [[[in_numpy(m, d)[f] for m in models] for d in DATA] for f in (0, 1)]
+        found = jax.jit(lambda m: group_means([loss, off], m, rows))(together)
+    want = [[[in_numpy(m, d)[f] for m in models] for d in data] for f in (0, 1)]
     np.testing.assert_allclose(found, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [SIZES, (7, 7), (997, 997), (60, 60), (1000, 3, 2), (100_000, *[100] * 99), (600,)],
+    ids=lambda s: str(s[:3]),
+)
+def test_tiles_cover_every_row_once(sizes) -> None:
+    rows = rows_of(None, sizes)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    seen, most = np.zeros(sum(sizes), dtype=int), 0
+    for tiles in rows.tiles:
+        length = len(tiles.span)
+        assert np.asarray(tiles.span).tolist() == list(range(length))
+        place = np.asarray(tiles.start)[:, None] + np.arange(length)
+        np.add.at(seen, place, 1)
+        assert (owner[place] == np.asarray(tiles.group)[:, None]).all()
+        assert (np.diff(tiles.group) >= 0).all()
+        most = max(most, length)
+    assert (seen == 1).all()
+    assert 1 <= most <= 512
+    assert sum(len(tiles.start) for tiles in rows.tiles) <= sum(sizes) / most + len(sizes) * most
 
 
 def test_the_meter_measures_the_model_in_a_slot() -> None:
@@ -159,7 +183,7 @@ def test_the_surrogate_is_asynchronous_fedavgs_unless_another_is_named() -> None
     quadratics = ft.problems.quadratics(3, dimension=1, rows=1)
     times = ft.FixedTimes([1, 2, 4])
     history = ft.simulate(
-        quadratics, ft.FedAvg(), times, until=1, points=2, per_client=True, dtype="float64", engine="oracle"
+        quadratics, ft.FedAvg(), times, until=4, points=2, per_client=True, dtype="float64", engine="oracle"
     )
     losses = history.dataset["client_loss"].values.reshape(2, 3)
     np.testing.assert_allclose(history.dataset["surrogate_loss"].values.ravel(), losses @ np.array([4, 2, 1]) / 7)

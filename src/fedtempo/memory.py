@@ -34,7 +34,9 @@ class Memory:
 
     def __str__(self) -> str:
         parts = {"data": self.data, "model versions": self.versions, "batches": self.batches, "results": self.results}
-        return f"{_size(self.total)} of memory ({', '.join(f'{name} {_size(n)}' for name, n in parts.items())})"
+        return (
+            f"{size_words(self.total)} of memory ({', '.join(f'{name} {size_words(n)}' for name, n in parts.items())})"
+        )
 
 
 def estimate(plans: Sequence[Plan], machines: Mapping[int, Machine], threads: int) -> Memory:
@@ -64,12 +66,13 @@ def check_memory(needed: Memory) -> None:
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed.total > have:
         raise InputError(
-            f"the study needs about {needed}, and this machine has {_size(have)}; "
+            f"the study needs about {needed}, and this machine has {size_words(have)}; "
             "give fewer values in lists, fewer seeds, or a smaller model"
         )
 
 
-def _size(count: int) -> str:
+def size_words(count: int) -> str:
+    """Bytes in the unit that suits them."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
         if count >= size:
             return f"{count / size:.1f} {unit}"

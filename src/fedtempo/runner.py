@@ -32,6 +32,8 @@ class Progress:
     seconds: float
     units_done: int
     units: int
+    memory: int = 0
+    """Bytes that the study will take, estimated before it began."""
 
     @property
     def rate(self) -> float:
@@ -64,9 +66,10 @@ class Runner:
         *,
         threads: int,
         save_every: float = SAVE_SECONDS,
+        memory: int = 0,
     ) -> None:
         self._plans, self._machines, self._dtype, self._folder = plans, machines, dtype, folder
-        self._threads, self._save_every = threads, save_every
+        self._threads, self._save_every, self._memory = threads, save_every, memory
         self._stop = threading.Event()
         self._counts = [_Count() for _ in plans]
         self.outcomes: list[Snapshot | None] = [None] * len(plans)
@@ -120,6 +123,7 @@ class Runner:
             seconds=time.perf_counter() - begin,
             units_done=sum(outcome is not None and bool(outcome["finished"]) for outcome in self.outcomes),
             units=len(self._plans),
+            memory=self._memory,
         )
 
     def _recall(self) -> None:

@@ -39,6 +39,7 @@ from fedtempo.clock.times import ClientTimes
 from fedtempo.collect import collected
 from fedtempo.engine.machine import EventMachine, Machine, WaveMachine
 from fedtempo.engine.numerics import PRECISIONS, Precision
+from fedtempo.engine.on_device import OnDevice
 from fedtempo.engine.reference import reference
 from fedtempo.engine.session import Plan, Unit, room_for
 from fedtempo.engine.task import Task
@@ -219,9 +220,10 @@ def run_study(
     layout = {"blocks": _blocks(study)}
     if folder is not None and not (overwrite and folder.holds_a_study()):
         layout = folder.check(study.configuration()) or layout
+    rows = OnDevice(study.problem, study.dtype)
     kind = WaveMachine if study.engine == "waves" else EventMachine
     machines: dict[int, Machine] = {
-        k: kind(study.problem, _task(study, shape), study.dtype) for k, shape in enumerate(study.shapes)
+        k: kind(study.problem, _task(study, shape), study.dtype, rows) for k, shape in enumerate(study.shapes)
     }
     plans = plans_of(study, machines, layout["blocks"])
     if study.engine == "oracle":
@@ -234,7 +236,7 @@ def run_study(
         if overwrite:
             folder.clear()
         folder.begin(study.configuration(), layout)
-    runner = Runner(plans, machines, study.dtype, folder, threads=threads, save_every=save_every)
+    runner = Runner(plans, machines, study.dtype, folder, threads=threads, save_every=save_every, memory=needed.total)
 
     def so_far() -> History:
         found = collected(study, plans, runner.outcomes, _seconds(runner, machines))

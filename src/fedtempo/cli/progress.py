@@ -60,9 +60,11 @@ class _Lines:
 
 
 def words(progress: Progress, began_at: float) -> str:
-    """Rate and time left."""
+    """Rate and time left; before there is any, the memory that is needed."""
+    from fedtempo.memory import size_words
+
     if not progress.updates:
-        return "compiling"
+        return f"compiling; {size_words(progress.memory)} of memory will be needed"
     left = progress.left(began_at)
     rate = f"{progress.rate:,.0f}".replace(",", " ") + " updates/s"
     return rate if left is None else f"{rate}, {duration(left)} left"

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from fedtempo.engine.events import Events, event_loop, turn_of
 from fedtempo.engine.numerics import Precision, cast
+from fedtempo.engine.on_device import OnDevice
 from fedtempo.engine.program import Piece
-from fedtempo.engine.task import RUNS, Data, Runs, State, Task, Tree
+from fedtempo.engine.task import RUNS, Runs, State, Task, Tree
 from fedtempo.engine.waves import Loaded, grouped, wave_loop, wave_starts
 from fedtempo.local.batches import batch_key, init_key
-from fedtempo.measure import Meter, Rows, rows_of
+from fedtempo.measure import Meter
 from fedtempo.problems.problem import Problem
 
 MOST_EVENTS = 1 << 13
@@ -33,31 +34,14 @@ MOST_MARKS = 32
 class Machine(ABC):
     """Runs pieces of a program for runs that differ in numbers only. To be used inside `numerics(dtype)`."""
 
-    def __init__(self, problem: Problem, task: Task, dtype: Precision) -> None:
+    def __init__(self, problem: Problem, task: Task, dtype: Precision, on_device: OnDevice | None = None) -> None:
+        """`on_device`: the problem's rows, where other machines use them too."""
         self.problem, self.task, self.dtype = problem, task, dtype
+        self.on_device = on_device if on_device is not None else OnDevice(problem, dtype)
         self.compile_seconds = 0.0
         self._lock = threading.Lock()
         self._compiled: dict[Any, Any] = {}
         self.meter = Meter(problem.loss, problem.metrics, problem.test is not None)
-
-    @cached_property
-    def data(self) -> Data:
-        """The clients' rows, on the device."""
-        offset = jnp.asarray(self.problem.offsets[:-1], dtype=jnp.int32)
-        return Data(cast(self.problem.rows, self.dtype), offset, jnp.asarray(self.problem.sizes, dtype=jnp.int32))
-
-    @cached_property
-    def train_rows(self) -> Rows:
-        """The same, to measure on."""
-        return rows_of(self.data.rows, self.problem.sizes)
-
-    @cached_property
-    def test_rows(self) -> Rows | None:
-        """The test rows, as one group."""
-        if self.problem.test is None:
-            return None
-        test = cast(self.problem.test, self.dtype)
-        return rows_of(test, [len(jax.tree.leaves(test)[0])])
 
     def initial_model(self, seeds: tuple[int, ...], runs: int) -> Tree:
         """[seeds, …, runs] the initial models: one a seed, the same in all runs."""
@@ -99,11 +83,6 @@ class Machine(ABC):
                 self.compile_seconds += time.perf_counter() - begin
             return self._compiled[key]
 
-    @cached_property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return sum(int(np.prod(x.shape[1:])) * x.dtype.itemsize for x in jax.tree.leaves(self.data.rows))
-
     @property
     @abstractmethod
     def turn(self) -> int | None:
@@ -123,7 +102,7 @@ class Machine(ABC):
 
     def measure(self, state: State, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         """Measures of the model in a slot."""
-        args = (state.slots, np.int32(slot), self.train_rows, self.test_rows)
+        args = (state.slots, np.int32(slot), self.on_device.train, self.on_device.test)
         out = self._compile("measure", self.meter, *args)(*args)
         return {name: np.asarray(value) for name, value in out.items()}
 
@@ -146,7 +125,7 @@ class EventMachine(Machine):
 
     @cached_property
     def turn(self) -> int:
-        return turn_of(self.task, self.row_bytes, 1)
+        return turn_of(self.task, self.on_device.row_bytes, 1)
 
     def tune(self, firsts: Iterable[Piece], runs: int) -> None:
         pass
@@ -159,12 +138,12 @@ class EventMachine(Machine):
 
         client, job = padded(piece.client), padded(piece.job)
         weight = padded(piece.weight.T.astype(self.dtype))
-        args = (self.data, keys, client, job)
+        args = (self.on_device.data, keys, client, job)
         rows = self._compile("draw", self.task.draw, *args)(*args)
         return Events(client, padded(piece.read), padded(piece.write), padded(piece.closes), weight, rows)
 
     def advance(self, state: State, runs: Runs, loaded: Events, first: int, last: int) -> State:
-        args = (state, self.data, runs, loaded, np.int32(first), np.int32(last))
+        args = (state, self.on_device.data, runs, loaded, np.int32(first), np.int32(last))
         done: State = self._compile("advance", event_loop(self.task, self.turn), *args, donate=(0,))(*args)
         return done
 
@@ -197,6 +176,6 @@ class WaveMachine(Machine):
 
     def advance(self, state: State, runs: Runs, loaded: Loaded, first: int, last: int) -> State:
         for group in range(loaded.groups):
-            args = (state, self.data, runs, loaded.waves, np.int32(group))
+            args = (state, self.on_device.data, runs, loaded.waves, np.int32(group))
             state = self._compile("advance", wave_loop(self.task), *args, donate=(0,))(*args)
         return state
