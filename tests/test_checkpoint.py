@@ -244,7 +244,7 @@ def wait_for(process: subprocess.Popen[str], condition) -> None:
     """Until something is there."""
     while not condition():
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 def long_run(**changes) -> History:
@@ -414,6 +414,29 @@ def test_a_folder_without_a_study_is_said_to_have_none(tmp_path, begun) -> None:
     with pytest.raises(ft.DataMissing, match=r"no study is there \(no study\.json\)"):
         Folder(tmp_path).configuration()
     assert Folder(begun).configuration()["until"] == "10"
+
+
+def test_overwriting_replaces_a_study_and_nothing_else(tmp_path) -> None:
+    folder, given = tmp_path / "r", {"schemes": ft.FedAvg(), "until": 10}
+    run(**given, checkpoint=folder)
+    (folder / "notes.txt").write_text("mine")
+    other = run(**given, lr=[0.2, 0.1], checkpoint=folder, overwrite=True, description={"about": "the second"})
+    same(other, run(**given, lr=[0.2, 0.1]))
+    same(History.load(folder / "history.nc"), other)
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert Folder(folder).description() == {"about": "the second"}
+    assert Folder(folder).finished()
+    refused(folder, ft.ResultsConflict, "another study")
+    refused(folder, ft.InputError, "times: 2 clients", times=ft.FixedTimes([1, 2]), overwrite=True)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"meow")
+    refused(tmp_path / "photos", ft.ResultsConflict, "holds other files", overwrite=True)
+    refused(tmp_path / "photos" / "cat.jpg", ft.ResultsConflict, "there is a file of that name", overwrite=True)
+
+
+def test_a_study_begun_from_python_has_no_description(begun) -> None:
+    with pytest.raises(ft.InputError, match="begun from Python; go on with the same call of simulate"):
+        Folder(begun).description()
 
 
 # -- a full disk

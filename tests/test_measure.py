@@ -44,8 +44,8 @@ def joined(data):
     return {n: jnp.asarray(np.concatenate([d[n] for d in data])) for n in ("x", "y")}
 
 
-@pytest.mark.parametrize(("tile", "at_once"), [(512, 1), (4, 4 * 2 * 3 * 5), (1, 1 << 22), (512, 1 << 22)])
-@pytest.mark.parametrize("sizes", [SIZES, (7, 7, 7, 7), (12, 12), (77,), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize(("tile", "at_once"), [(512, 1), (4, 4 * 2 * 3 * 5), (512, 1 << 22)])
+@pytest.mark.parametrize("sizes", [SIZES, (7, 7, 7, 7), (77,), (1, 1, 1)], ids=str)
 def test_means_over_groups_whatever_the_tiles_and_blocks(sizes, tile, at_once, monkeypatch) -> None:
     """Groups of one row and of many, tiles that fit and that leave rows over, blocks of one tile and of all."""
     monkeypatch.setattr("fedtempo.measure.EVALUATED_AT_ONCE", at_once)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import fedtempo as ft
 from fedtempo.clock.setting import Setting
 from fedtempo.engine.program import grid_times, pieces
-from fedtempo.engine.slots import FIRST
-from fedtempo.engine.waves import wave_starts
+from fedtempo.engine.slots import FIRST, NOBODYS
+from fedtempo.engine.waves import GROUP, grouped, wave_starts
 from fedtempo.rules import Arrived, Close, WaitingRule
 
 HALVES = st.integers(1, 12).map(lambda n: Fraction(n, 4))
@@ -52,6 +52,26 @@ class Relay(WaitingRule):
         return state, Close((event.job,), (free[0],) if free else (event.job.client,))
 
 
+@dataclass(frozen=True)
+class Rest(WaitingRule):
+    """A round every half unit of time; who contributed gets the model of the next round, though that may be empty."""
+
+    returns_to_contributors = False
+    waits = (Fraction(1, 2),)
+
+    def start(self, view):
+        return (1, ()), tuple(sorted(view.clients))
+
+    def deadline(self, state, view):
+        return int(state[0] * Fraction(1, 2) / view.unit)
+
+    def decide(self, state, event, view):
+        if isinstance(event, Arrived):
+            return state, None
+        count, resting = state
+        return (count + 1, tuple(sorted(view.arrived))), Close(tuple(view.arrived.values()), resting)
+
+
 class Ones(ft.WeightRule):
     """Every update counts one, and a hundredth more for each model made in between."""
 
@@ -67,7 +87,13 @@ class Ones(ft.WeightRule):
 def schemes(clients):
     return st.one_of(
         st.sampled_from(
-            [ft.FedAvg(), ft.AsyncFedAvg(), ft.Scheme(Hoard(), name="hoard"), ft.Scheme(Relay(), name="relay")]
+            [
+                ft.FedAvg(),
+                ft.AsyncFedAvg(),
+                ft.Scheme(Hoard(), name="hoard"),
+                ft.Scheme(Relay(), name="relay"),
+                ft.Scheme(Rest(), name="rest"),
+            ]
         ),
         HALVES.map(ft.FedFix),
         st.integers(1, clients).flatmap(
@@ -221,6 +247,29 @@ def test_waves_hold_events_that_do_not_need_each_other(case, width) -> None:
                 assert int(piece.read[end]) in wrote or (piece.closes[end] and int(piece.write[end]) in wrote)
 
 
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(cases(), st.sampled_from([1, 3, 100]))
+def test_waves_are_padded_with_events_that_do_nothing(case, width) -> None:
+    """Where no round closes nothing is written: of two writes to one slot at once either could win."""
+    for piece in program(**case).pieces:
+        starts = wave_starts(piece, width)
+        loaded = grouped(piece, width, case["capacity"], np.dtype(np.float64))
+        waves = len(starts) - 1
+        assert loaded.groups * GROUP >= waves > (loaded.groups - 1) * GROUP
+        events, weight = (np.asarray(x).reshape(-1, width, x.shape[-1]) for x in loaded.waves)
+        assert len(events) >= loaded.groups * GROUP
+        active = events[..., 4] == 1
+        np.testing.assert_array_equal(active[:waves].sum(axis=1), np.diff(starts))
+        assert not active[waves:].any()
+        client, job, read, write = (events[..., k] for k in range(4))
+        for lanes, column in ((client, piece.client), (job, piece.job), (read, piece.read)):
+            np.testing.assert_array_equal(lanes[active], column)
+        np.testing.assert_array_equal(write[active], np.where(piece.closes, piece.write, NOBODYS))
+        np.testing.assert_allclose(weight[active], piece.weight.T, rtol=1e-6)
+        assert (weight[~active] == 0).all()
+        assert (write[~active] == NOBODYS).all()
+
+
 def test_a_wave_is_what_is_in_flight() -> None:
     """All four clients at once under FedAvg, whatever the width allows; one after the other where each waits."""
     together = program(ft.FedAvg(), ft.FixedTimes([1] * 4), Fraction(8), 2, 64, 8)
@@ -250,6 +299,12 @@ def test_empty_rounds_make_no_models() -> None:
     (piece,) = made.pieces
     assert len({m.slot for m in piece.marks}) == 11
     assert [m.rounds for m in piece.marks] == list(range(101))
+
+
+def test_a_job_may_start_from_the_version_of_an_empty_round() -> None:
+    line = ft.timeline(ft.Scheme(Rest(), name="rest"), ft.FixedTimes([2, 3]), until=20)
+    empty = np.flatnonzero(np.diff(line.offsets) == 0)
+    assert np.isin(line.base - 1, empty).sum() > 5
 
 
 @pytest.mark.parametrize("points", [2, 4000])

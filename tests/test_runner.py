@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ import fedtempo as ft
 from fedtempo import runner, study
 from fedtempo.engine.session import Session
 from fedtempo.history import History
+from fedtempo.interrupts import noted
 from fedtempo.runner import Progress, cores
 from test_checkpoint import Stop, contents, run, shorten
 from test_study import compiled_once, same
@@ -138,6 +140,58 @@ def test_a_stop_before_anything_is_done_leaves_an_empty_history(tmp_path) -> Non
         assert part.attrs["finished"] == 0
         assert part.dataset["loss"].shape == (4, 2, 2, 2, 11)
         assert "not finished" in repr(part)
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_python_would_ignore_still_stops(which, tmp_path) -> None:
+    """One that arrives while an object is being removed is told to stderr and dropped, as an exception."""
+
+    class Last:
+        def __del__(self) -> None:
+            signal.raise_signal(which)
+
+    before = signal.signal(which, signal.default_int_handler)
+    seen: list[Progress] = []
+
+    def on_progress(progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) == 2:
+            Last()
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(checkpoint=tmp_path / "r", until=3000, on_progress=on_progress)
+        assert signal.getsignal(which) is signal.default_int_handler
+    finally:
+        signal.signal(which, before)
+    assert len(seen) == 2
+    assert not History.load(tmp_path / "r" / "history.nc").finished
+
+
+def test_a_second_interrupt_is_raised_at_once_and_handlers_of_others_are_kept() -> None:
+    with pytest.raises(KeyboardInterrupt), noted() as interrupts:  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        assert interrupts.came
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second one came to nothing")
+    with pytest.raises(KeyboardInterrupt), noted():  # not acted on
+        signal.raise_signal(signal.SIGINT)
+    own: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: own.append(number))
+    try:
+        with noted() as interrupts:
+            signal.raise_signal(signal.SIGINT)
+        assert (own, interrupts.came) == ([signal.SIGINT], False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_studies_run_in_other_threads_too() -> None:
+    found: list[History] = []
+    worker = threading.Thread(target=lambda: found.append(run(schemes=ft.FedAvg(), until=20)))
+    worker.start()
+    worker.join()
+    same(found[0], run(schemes=ft.FedAvg(), until=20))
 
 
 def test_an_error_in_one_unit_stops_all_and_comes_out(monkeypatch, tmp_path) -> None:

@@ -14,6 +14,7 @@ from fedtempo.checkpoint import Folder
 from fedtempo.engine.machine import Machine
 from fedtempo.engine.numerics import Precision, numerics
 from fedtempo.engine.session import Plan, Session, Snapshot
+from fedtempo.interrupts import Interrupts, noted
 
 log = logging.getLogger(__name__)
 
@@ -82,10 +83,10 @@ class Runner:
         """To the end, or to an interrupt: then every unit is saved at the end of its stretch, and it is raised."""
         begin = time.perf_counter()
         self._recall()
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="fedtempo") as pool:
+        with noted() as interrupts, ThreadPoolExecutor(self._threads, thread_name_prefix="fedtempo") as pool:
             tasks = [pool.submit(self._unit, k) for k in range(len(self._plans))]
             try:
-                self._watch(tasks, begin, on_progress, on_save)
+                self._watch(tasks, begin, interrupts, on_progress, on_save)
             except BaseException:
                 self._stop.set()
                 for task in tasks:
@@ -99,6 +100,7 @@ class Runner:
         self,
         tasks: list[Future[None]],
         begin: float,
+        interrupts: Interrupts,
         on_progress: Callable[[Progress], None] | None,
         on_save: Callable[[], object] | None,
     ) -> None:
@@ -107,6 +109,8 @@ class Runner:
             done, running = wait(tasks, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
             for task in done:
                 task.result()
+            if interrupts.came:
+                raise KeyboardInterrupt
             if on_progress is not None:
                 on_progress(self._progress(begin))
             if not running:

@@ -5,6 +5,8 @@ At most min(M, largest delay + 1) versions are held, plus the current one and th
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from fedtempo.clock.setting import Setting
@@ -44,21 +46,21 @@ class Slots:
 
     def take(self, line: Timeline) -> tuple[I32, I32]:
         """For every update the slot that it reads and the one that it writes."""
-        read = np.empty(line.num_updates, dtype=np.int32)
-        write = np.empty(line.num_updates, dtype=np.int32)
-        bases = line.base.tolist()
-        offsets = line.offsets.tolist()
-        for n in range(line.num_rounds):
-            version = line.first_round + n + 1
-            begin, end = offsets[n], offsets[n + 1]
+        read: list[int] = []  # lists: this runs once an update, and beside an accelerator it must keep up
+        write: list[int] = []
+        bases, offsets = line.base.tolist(), line.offsets.tolist()
+        version = line.first_round
+        for begin, end in pairwise(offsets):
+            version += 1
             if begin == end:
                 self._alias(version)
-            else:
-                made = self._new()
-                write[begin:end] = made
-                read[begin:end] = [self._read(base) for base in bases[begin:end]]
-                self._close(version, made, end - begin)
-        return read, write
+                continue
+            made = self._new()
+            for base in bases[begin:end]:
+                read.append(self._read(base))
+                write.append(made)
+            self._close(version, made, end - begin)
+        return np.array(read, dtype=np.int32), np.array(write, dtype=np.int32)
 
     def hold(self, slot: int) -> None:
         """Keep what is in a slot until `release`."""
@@ -84,8 +86,9 @@ class Slots:
                 "than the contributors; set returns_to_contributors = False on it"
             )
         if not self._barrier:
-            self._waiting[slot] -= 1
-            self._try_free(slot)
+            self._waiting[slot] = left = self._waiting[slot] - 1
+            if not left:
+                self._try_free(slot)
         return slot
 
     def _alias(self, version: int) -> None:
