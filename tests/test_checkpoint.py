@@ -229,7 +229,7 @@ import test_checkpoint
 {before}
 test_checkpoint.run(checkpoint={folder!r}, save_every=0, until={until}, dtype="float64")
 """
-LONG = 3000
+LONG = 2000
 
 
 def child(folder: Path, *, before: str = "", compiled: Path | None = None) -> subprocess.Popen[str]:

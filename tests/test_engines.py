@@ -158,10 +158,9 @@ def study(name, engine, dtype="float64", *, schemes=SCHEMES, steps=(1, 5), seeds
 
 @pytest.fixture(scope="module", params=["quadratics", "digits"])
 def compiled(request):
-    waves = (0, 1) if request.param == "quadratics" else (1,)  # seeds together and apart are compiled each
     return request.param, {
         "events": study(request.param, "events"),
-        "waves": study(request.param, "waves", seeds=waves),
+        "waves": study(request.param, "waves", seeds=(0, 1) if request.param == "quadratics" else 1),
     }
 
 
@@ -344,7 +343,7 @@ def test_runs_do_not_touch_each_other_and_diverge_at_the_same_time() -> None:
     same = grid["events"].dataset.sel(seed=[1], local_lr=[0.1, 7.0, 1e200], weights=["identical"])
     np.testing.assert_array_equal(few.dataset["diverged_at"], same["diverged_at"])
 
-    free = run([0.2, 2.5], "events", seeds=1, weights="identical", bound=1e300)
+    free = run([2.5], "oracle", seeds=1, weights="identical", bound=1e300)
     loss, at = free.dataset["loss"], grid["events"].dataset["diverged_at"]
     for scheme in free.dataset["scheme"].values:
         curve = loss.sel(scheme=scheme, local_lr=2.5).values.ravel()
@@ -420,7 +419,7 @@ def test_a_nested_model_with_adam_metrics_and_no_test_rows() -> None:
     problem = ft.Problem(init, loss, data, metrics={"off": off}, importance=["1/2", "1/4", "1/4"])
     local = ft.LocalOptax(solver=optax.adam, steps=3, lr=0.02, options={"b1": [0.5, 0.9]}, batch_size=2)
     times = ft.LogNormalTimes(["1", "1/2", "3/4"], sigma=0.5)
-    schemes = [ft.AsyncFedAvg(), ft.FedFix("1/2"), ft.UniformSampling(2)]
+    schemes = [ft.AsyncFedAvg(), ft.UniformSampling(2)]
     history = agree(problem, schemes, times, local, until=3, points=3, server_lr=[0.5, 1.0])
     model = history.model(scheme="AsyncFedAvg", server_lr=0.5, b1=0.9, seed=1).parameters
     assert jax.tree.structure(model) == jax.tree.structure(problem.parameter_shapes)
@@ -523,9 +522,9 @@ def test_a_scheme_without_a_round_keeps_its_first_model() -> None:
 
 @pytest.mark.parametrize("engine", ["events", "waves"])
 def test_small_pieces_and_a_growing_number_of_slots_change_nothing(engine, monkeypatch) -> None:
-    """Forty clients in flight with versions of their own, in pieces of 16 events and one measuring point."""
-    problem = ft.problems.quadratics(40, dimension=2, noise=0.1, rows=4)
-    times = ft.FixedTimes([Fraction(40 + i, 40) for i in range(40)])
+    """24 clients in flight with versions of their own, in pieces of 16 events and one measuring point."""
+    problem = ft.problems.quadratics(24, dimension=2, noise=0.1, rows=4)
+    times = ft.FixedTimes([Fraction(24 + i, 24) for i in range(24)])
     schemes = [ft.AsyncFedAvg(), ft.FedAvg()]
 
     def run():
@@ -549,22 +548,28 @@ def test_small_pieces_and_a_growing_number_of_slots_change_nothing(engine, monke
     grow = Machine.grown
     monkeypatch.setattr(Machine, "grown", lambda self, state, n: grown.append(n) or grow(self, state, n))
     cut = run()
-    assert max(grown) > 40
+    assert max(grown) > 24
     assert distance(flat(cut), flat(whole)) < 1e-12
     for measure in whole.measures:
         np.testing.assert_allclose(cut.dataset[measure], whole.dataset[measure], rtol=1e-12)
     line = ft.timeline(ft.AsyncFedAvg(), times, until=6)
-    assert cut.dataset["updates"].values[0, 0, -1] == line.num_updates > 150
+    assert cut.dataset["updates"].values[0, 0, -1] == line.num_updates > 90
 
 
 def test_waves_that_are_padding_do_not_spoil_a_model() -> None:
-    """One client, five waves of one event: the rest of the group reads a slot of zeros, where this loss has no end."""
+    """One client, waves of one event: the rest of a group reads a slot of zeros, where this loss has no end."""
     problem = ft.Problem(
         lambda key: jnp.ones(()), lambda theta, x: theta**2 / 2 - jnp.mean(x) * jnp.log(theta), [np.full(1, 4.0)]
     )
-    given = {"until": 5, "points": 2, "dtype": "float64", "local": ft.LocalSGD(lr=0.1, batch_size=1), "engine": "waves"}
+    given = {
+        "until": 40,
+        "points": 2,
+        "dtype": "float64",
+        "local": ft.LocalSGD(lr=0.1, batch_size=1),
+        "engine": "waves",
+    }
     found = ft.simulate(problem, ft.Centralized(), ft.FixedTimes([1]), **given).dataset["parameter:"].item()
     theta = 1.0
-    for _ in range(5):
+    for _ in range(40):
         theta -= 0.1 * (theta - 4 / theta)
     assert found == pytest.approx(theta, rel=1e-12)
