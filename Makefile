@@ -19,8 +19,9 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+# Two processes, a file at a time: files share what they compile.
 unit: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The wheel as a user gets it: built, unpacked beside nothing of this checkout, imported and run.
 wheel: $(READY)

@@ -9,14 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedtempo.arguments import (
     EngineName,
@@ -41,19 +38,20 @@ from fedtempo.engine.machine import EventMachine, Machine, WaveMachine
 from fedtempo.engine.numerics import PRECISIONS, Precision
 from fedtempo.engine.on_device import OnDevice
 from fedtempo.engine.reference import reference
-from fedtempo.engine.session import Plan, Unit, room_for
-from fedtempo.engine.task import Task
+from fedtempo.engine.session import Plan
 from fedtempo.errors import InputError
 from fedtempo.grid import Axis, Value, combinations, numbers
 from fedtempo.history import History
 from fedtempo.local.rule import LocalRule
 from fedtempo.measure import Shares
 from fedtempo.memory import check_memory, estimate
+from fedtempo.participation import LongRun
 from fedtempo.problems.problem import Problem
 from fedtempo.runner import SAVE_SECONDS, Progress, Runner, cores
 from fedtempo.schemes import Scheme
 from fedtempo.server_rule import ServerRule, WeightedSum
-from fedtempo.weighting import WeightRule, Weights, expected_weights, weights
+from fedtempo.units import blocks_of, plans_of, task_of
+from fedtempo.weighting import WeightRule, Weights, expected_weights, weights_of
 
 log = logging.getLogger(__name__)
 
@@ -114,9 +112,9 @@ class Study:
     @cached_property
     def applied(self) -> dict[tuple[int, int], Weights]:
         """d_i by (scheme, weight rule)."""
-        p = self.problem.importance.exact
+        runs = [LongRun(scheme.waiting, self.times, self.problem.importance) for scheme in self.schemes]
         return {
-            (s, r): weights(scheme, self.times, importance=p, rule=rule)
+            (s, r): weights_of(scheme, runs[s], rule)
             for s, scheme in enumerate(self.schemes)
             for r, rule in enumerate(self.rules)
         }
@@ -217,13 +215,13 @@ def run_study(
     """Carry out a study, or the rest of one; what is there when it is interrupted is kept in the folder."""
     if study.engine == "oracle" and folder is not None:
         raise InputError("checkpoint: the oracle keeps none, it is for short runs; choose another engine")
-    layout = {"blocks": _blocks(study)}
+    layout = {"blocks": blocks_of(study)}
     if folder is not None and not (overwrite and folder.holds_a_study()):
         layout = folder.check(study.configuration()) or layout
     rows = OnDevice(study.problem, study.dtype)
     kind = WaveMachine if study.engine == "waves" else EventMachine
     machines: dict[int, Machine] = {
-        k: kind(study.problem, _task(study, shape), study.dtype, rows) for k, shape in enumerate(study.shapes)
+        k: kind(study.problem, task_of(study, shape), study.dtype, rows) for k, shape in enumerate(study.shapes)
     }
     plans = plans_of(study, machines, layout["blocks"])
     if study.engine == "oracle":
@@ -265,68 +263,3 @@ def _by_oracle(study: Study, plans: list[Plan]) -> History:
     begin = time.perf_counter()
     outcomes = [reference(p, study.problem, study.local, study.shapes[p.unit.shape], study.dtype) for p in plans]
     return collected(study, plans, outcomes, {"run_seconds": time.perf_counter() - begin, "compile_seconds": 0.0})
-
-
-def _task(study: Study, shape: dict[str, Value]) -> Task:
-    return Task(study.problem.loss, study.local.job(shape), study.server)
-
-
-def _blocks(study: Study) -> int:
-    """Into how many blocks the runs of a scheme and seed are cut, so that every core has work."""
-    if study.engine == "waves":
-        return 1
-    units = len(study.schemes) * len(study.seeds) * len(study.shapes)
-    return max(1, min(-(-cores() // units), len(study.rules) * len(study.traced)))
-
-
-def plans_of(study: Study, machines: dict[int, Machine], blocks: int) -> list[Plan]:
-    """The units of a study, and what each needs."""
-    runs = [(r, c) for r in range(len(study.rules)) for c in range(len(study.traced))]
-    cuts = [tuple(part) for part in _cut(runs, blocks)]
-    plans: list[Plan] = []
-    for s, scheme in enumerate(study.schemes):
-        together = study.engine == "waves" and study.shares_seeds(scheme)
-        for seeds in [study.seeds] if together else [(seed,) for seed in study.seeds]:
-            for k in range(len(study.shapes)):
-                for part in cuts:
-                    unit = Unit(len(plans), s, k, seeds, part)
-                    plans.append(_plan(study, machines[k], unit, scheme))
-    return _settled(plans, machines)
-
-
-def _settled(plans: list[Plan], machines: dict[int, Machine]) -> list[Plan]:
-    """What the programs' first pieces tell: one size of slots for all schemes, since they share the compiled code."""
-    firsts = {(p.unit.scheme, p.unit.shape): next(p.pieces()) for p in plans}
-    if not any(piece.num_events for piece in firsts.values()):
-        raise InputError(f"until: no round ends by {text(plans[0].until)}; give more time")
-    slots: dict[int, int] = {}
-    for k, machine in machines.items():
-        pieces = [piece for (_, shape), piece in firsts.items() if shape == k]
-        machine.tune(pieces, max(len(p.unit.seeds) * len(p.unit.runs) for p in plans if p.unit.shape == k))
-        slots[k] = room_for(max(piece.num_slots for piece in pieces))
-    return [replace(plan, num_slots=slots[plan.unit.shape]) for plan in plans]
-
-
-def _plan(study: Study, machine: Machine, unit: Unit, scheme: Scheme) -> Plan:
-    traced = [study.traced[c] for _, c in unit.runs]
-    pace = float((1.0 / study.times.mean_time).sum())
-    return Plan(
-        unit=unit,
-        setting=study.setting(scheme, unit.seeds[0]),
-        weights=tuple(study.applied[unit.scheme, r] for r in range(len(study.rules))),
-        hyper={name: np.array([combination[name] for combination in traced], dtype=np.float64) for name in traced[0]},
-        until=study.until,
-        points=study.points,
-        shares=study.shares,
-        per_client=study.per_client,
-        capacity=machine.capacity(len(unit.seeds), float(study.until) * pace),
-        max_marks=machine.max_marks(len(unit.runs) * len(unit.seeds)),
-        num_slots=1,
-        bound=study.bound,
-    )
-
-
-def _cut(runs: list[tuple[int, int]], blocks: int) -> list[list[tuple[int, int]]]:
-    """Blocks of nearly equal size."""
-    edges = [len(runs) * k // blocks for k in range(blocks + 1)]
-    return [runs[a:b] for a, b in pairwise(edges)]

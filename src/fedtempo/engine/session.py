@@ -151,11 +151,11 @@ class Session:
         while item is not None:
             piece, loaded = item
             if piece.num_slots > jax.tree.leaves(self.state.slots)[0].shape[0]:
-                self.state = self.machine.grown(self.state, room_for(piece.num_slots))
+                self.state = self.machine.grown(self.state, room_for(2 * piece.num_slots))  # each growth compiles anew
             begin = self.events_done - piece.first
             if begin == piece.num_events:  # only its measuring points are left
                 self._measure(piece)
-                item = next(coming, None)
+                item = None if self.finished else next(coming, None)
             while begin < piece.num_events:
                 end = min(piece.num_events, begin + stretch)
                 clock = time.perf_counter()

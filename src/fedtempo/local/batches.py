@@ -19,7 +19,7 @@ from fedtempo.clock.streams import stream_key
 Draw = Literal["uniform", "epochs"]
 DRAWS: tuple[Draw, ...] = ("uniform", "epochs")
 
-_FEISTEL_ROUNDS = 6
+_FEISTEL_ROUNDS = 10
 
 
 def batch_key(seed: int) -> jax.Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -82,8 +83,12 @@ class LocalOptax(LocalRule):
 
     @property
     def _name(self) -> str:
-        name = getattr(self.solver, "__name__", type(self.solver).__name__)
-        module = getattr(self.solver, "__module__", "")
+        function = self.solver.func if isinstance(self.solver, partial) else self.solver
+        name = getattr(function, "__name__", type(function).__name__)
+        module = getattr(function, "__module__", "")
+        if isinstance(self.solver, partial):
+            bound = [*map(repr, self.solver.args), *(f"{k}={v!r}" for k, v in self.solver.keywords.items())]
+            name += f"({', '.join(bound)})"
         return f"{module.split('.')[0]}.{name}" if module else name
 
     def spec(self) -> dict[str, object]:
