@@ -207,7 +207,7 @@ def test_the_default_study_is_the_one_in_the_guide() -> None:
     assert merged(every_line)["local"]["solver"] == "adam"
 
 
-LONG = "run --clients 5 --scheme async --scheme fedavg --lr 0.1,0.2 --seeds 2 --until 1500 --points 151"
+LONG = "run --clients 5 --scheme async --scheme fedavg --lr 0.1,0.2 --seeds 2 --until 4000 --points 401"
 
 
 def begun(folder: Path, env: dict[str, str]) -> subprocess.Popen[str]:
@@ -229,8 +229,6 @@ def begun(folder: Path, env: dict[str, str]) -> subprocess.Popen[str]:
 def test_a_stopped_study_is_kept_and_goes_on(sent, run, tmp_path) -> None:
     env = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
     process = begun(tmp_path, env)
-    code, _, err = run("show long")
-    assert (code, err) == (0, "")
     process.send_signal(sent)
     _, said = process.communicate(timeout=120)
     if sent == signal.SIGKILL:
@@ -243,6 +241,9 @@ def test_a_stopped_study_is_kept_and_goes_on(sent, run, tmp_path) -> None:
         )
     partial = ft.History.load(tmp_path / "long" / "history.nc")
     assert not partial.finished
+    code, out, err = run("show long")
+    assert (code, err) == (0, "")
+    assert "not finished" in out
     code, _, err = run(LONG + " --out long -q")
     assert code == 4
     assert "fedtempo run --resume long" in err

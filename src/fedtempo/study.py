@@ -215,7 +215,7 @@ def run_study(
     """Carry out a study, or the rest of one; what is there when it is interrupted is kept in the folder."""
     if study.engine == "oracle" and folder is not None:
         raise InputError("checkpoint: the oracle keeps none, it is for short runs; choose another engine")
-    layout = {"blocks": blocks_of(study)}
+    layout = {"blocks": blocks_of(study, cores())}
     if folder is not None and not (overwrite and folder.holds_a_study()):
         layout = folder.check(study.configuration()) or layout
     rows = OnDevice(study.problem, study.dtype)

@@ -18,7 +18,6 @@ from fedtempo.engine.session import Plan, Unit, room_for
 from fedtempo.engine.task import Task
 from fedtempo.errors import InputError
 from fedtempo.grid import Value
-from fedtempo.runner import cores
 from fedtempo.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -30,12 +29,12 @@ def task_of(study: Study, shape: dict[str, Value]) -> Task:
     return Task(study.problem.loss, study.local.job(shape), study.server)
 
 
-def blocks_of(study: Study) -> int:
+def blocks_of(study: Study, cores: int) -> int:
     """Into how many blocks the runs of a scheme and seed are cut, so that every core has work."""
     if study.engine == "waves":
         return 1
     units = len(study.schemes) * len(study.seeds) * len(study.shapes)
-    return max(1, min(-(-cores() // units), len(study.rules) * len(study.traced)))
+    return max(1, min(-(-cores // units), len(study.rules) * len(study.traced)))
 
 
 def plans_of(study: Study, machines: dict[int, Machine], blocks: int) -> list[Plan]:
