@@ -167,6 +167,7 @@ def test_a_folder_that_is_taken(run, tmp_path) -> None:
         ("", "run --weights idnetical", 2, "time-based, identical, importance"),
         ("", "run --partition dirichlt:1", 2, "dirichlet:ALPHA"),
         ("", "run --engine fast", 2, "auto, events, waves, oracle"),
+        ("", "run --engine oracle", 2, "use auto, events or waves"),
         ("", "run --dtype float16", 2, "float32, float64"),
         ("", "run --resume nothere", 3, "no study is there"),
         ("", "run --resume x --lr 1", 2, "leave the file and other flags out"),

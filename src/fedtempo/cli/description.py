@@ -169,6 +169,11 @@ def arguments_of(description: Description) -> dict[str, Any]:
     """What `simulate` is called with for a merged description."""
     from fedtempo.problems import named
 
+    if description.get("engine") == "oracle":
+        raise InputError(
+            "engine: the oracle keeps no checkpoints and is for short runs from Python, "
+            "ft.simulate(…, engine='oracle'); use auto, events or waves"
+        )
     problem = named(dict(description["problem"]))
     plain = {k: description[k] for k in _TOP if k in description and k not in ("problem", "times", "local", "schemes")}
     if "surrogate" in plain:

@@ -29,7 +29,10 @@ def show(
     verbose: o.Verbose = 0,
     quiet: o.Quiet = False,
 ) -> None:
-    """Print what happened in a study, and draw it."""
+    """Print what happened in a study, and draw it.
+
+    RESULTS is a study's folder, of one that is still running too, or a history file (.nc).
+    """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
     from fedtempo.history import History
