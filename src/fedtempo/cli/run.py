@@ -83,8 +83,8 @@ def run(
 ) -> None:
     """Train under several schemes, learning rates and seeds; results, table and figure go to a folder.
 
-    STUDY is a TOML file; without it, digits with 20 unequal clients. Flags override the file. Ctrl-C stops the study and
-    keeps what it has; --resume goes on.
+    STUDY is a TOML file; without it, digits with 20 unequal clients. Flags override the file. Ctrl-C stops the study
+    and keeps what it has; --resume goes on.
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
