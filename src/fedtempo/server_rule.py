@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from fedtempo.local.rule import Hyper, Params
 
@@ -17,9 +18,6 @@ Acc = Any
 
 class ServerRule(ABC):
     """The server's step, contribution by contribution. Frozen; whatever it remembers is in `acc`."""
-
-    linear: ClassVar[bool] = False
-    """Whether the new model is `acc` plus η_g times the weighted sum, so that many can be added at once."""
 
     @abstractmethod
     def start(self, params: Params) -> Acc:
@@ -34,17 +32,26 @@ class ServerRule(ABC):
         """The new model, and what the next round starts with."""
 
 
-class WeightedSum(ServerRule):
-    """The paper's aggregation: `acc` is the model as it grows."""
+class LinearRule(ServerRule):
+    """`acc` is the model as it grows, and each contribution moves it by a step: many can be added at once."""
 
-    linear = True
+    @abstractmethod
+    def step(self, contribution: Params, weight: jax.Array, hyper: Hyper) -> Params:
+        """By how much a contribution moves the model."""
 
     def start(self, params: Params) -> Acc:
         return params
 
     def add(self, acc: Acc, contribution: Params, weight: jax.Array, base: Params, hyper: Hyper) -> Acc:
-        step = hyper["server_lr"] * weight
-        return jax.tree.map(lambda a, c: a + step.astype(a.dtype) * c, acc, contribution)
+        return jax.tree.map(jnp.add, acc, self.step(contribution, weight, hyper))
 
     def close(self, acc: Acc, hyper: Hyper) -> tuple[Params, Acc]:
         return acc, acc
+
+
+class WeightedSum(LinearRule):
+    """The paper's aggregation."""
+
+    def step(self, contribution: Params, weight: jax.Array, hyper: Hyper) -> Params:
+        factor = hyper["server_lr"] * weight
+        return jax.tree.map(lambda c: factor.astype(c.dtype) * c, contribution)

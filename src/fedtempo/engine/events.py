@@ -34,11 +34,11 @@ class Events(NamedTuple):
     """[events, seeds, steps, batch]"""
 
 
-def turn_of(task: Task, row_bytes: int, seeds: int) -> int:
+def turn_of(task: Task, row_bytes: int) -> int:
     """Events in one turn of the loop: several, with their batches gathered at once, where a job is one small step."""
     if task.job.steps > 1 or task.job.batch_size is None:
         return 1
-    fit = GATHERED_BYTES // (task.job.batch_size * row_bytes * seeds)
+    fit = GATHERED_BYTES // (task.job.batch_size * row_bytes)
     return max((turn for turn in (1, 4, 8, 16) if turn <= fit), default=1)
 
 

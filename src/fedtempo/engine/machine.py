@@ -20,9 +20,11 @@ from fedtempo.engine.on_device import OnDevice
 from fedtempo.engine.program import Piece
 from fedtempo.engine.task import RUNS, Runs, State, Task, Tree
 from fedtempo.engine.waves import Loaded, grouped, wave_loop, wave_starts
+from fedtempo.errors import InputError
 from fedtempo.local.batches import batch_key, init_key
 from fedtempo.measure import Meter
 from fedtempo.problems.problem import Problem
+from fedtempo.server_rule import LinearRule
 
 MOST_EVENTS = 1 << 13
 MOST_DRAWN = 1 << 22
@@ -125,7 +127,7 @@ class EventMachine(Machine):
 
     @cached_property
     def turn(self) -> int:
-        return turn_of(self.task, self.on_device.row_bytes, 1)
+        return turn_of(self.task, self.on_device.row_bytes)
 
     def tune(self, firsts: Iterable[Piece], runs: int) -> None:
         pass
@@ -150,6 +152,11 @@ class EventMachine(Machine):
 
 class WaveMachine(Machine):
     """Wave by wave (waves.py)."""
+
+    def __init__(self, problem: Problem, task: Task, dtype: Precision, on_device: OnDevice | None = None) -> None:
+        if not isinstance(task.server, LinearRule):
+            raise InputError(f"engine: waves add contributions up, which {task.server!r} does not; use events")
+        super().__init__(problem, task, dtype, on_device)
 
     def initial(self, model: Tree, num_slots: int) -> State:
         return super().initial(model, num_slots)._replace(acc=())  # the model in the making has a slot

@@ -11,7 +11,7 @@ Waves are padded to one width; a group of waves is one call. Only rounds that cl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fedtempo.engine.program import Piece
 from fedtempo.engine.slots import MAKING, NOBODYS
 from fedtempo.engine.task import RUNS, Data, Runs, State, Task, Tree, at
+from fedtempo.server_rule import LinearRule
 
 GROUP = 128
 """Waves in one call."""
@@ -116,14 +117,15 @@ class _Lanes(NamedTuple):
 
 
 def _wave(task: Task, state: State, data: Data, hyper: dict[str, jax.Array], wave: _Lanes) -> State:
+    rule = cast(LinearRule, task.server)
+
     def of_lane(base: Tree, kept: Tree, client: jax.Array, weight: jax.Array, rows: jax.Array) -> tuple[Tree, Tree]:
         def of_seed(base: Tree, kept: Tree, rows: jax.Array) -> tuple[Tree, Tree]:
             gradient = task.gradient(data, client, rows)
 
             def of_run(base: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: jax.Array) -> tuple[Tree, Tree]:
                 contribution, kept = task.job.work(gradient, base, kept, hyper)
-                step = hyper["server_lr"] * weight
-                return jax.tree.map(lambda c: step.astype(c.dtype) * c, contribution), kept
+                return rule.step(contribution, weight, hyper), kept
 
             return jax.vmap(of_run, in_axes=(RUNS, RUNS, 0, 0), out_axes=RUNS)(base, kept, hyper, weight)
 
