@@ -14,20 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedtempo.cli.options import nearest, read_times
+from fedtempo.cli.options import PLAIN, SIZED, nearest, read_times
 from fedtempo.errors import DataMissing, InputError
-from fedtempo.schemes import (
-    AsyncFedAvg,
-    Centralized,
-    FastestSampling,
-    FedAvg,
-    FedBuff,
-    FedFix,
-    MultinomialSampling,
-    Scheme,
-    StagedFedFix,
-    UniformSampling,
-)
+from fedtempo.schemes import FedBuff, FedFix, Scheme, StagedFedFix
 
 if TYPE_CHECKING:
     from fedtempo.clock.times import ClientTimes
@@ -59,14 +48,10 @@ _TIMES = ("times", "law", "spread", "resolution")
 _LOCAL = ("solver", "steps", "lr", "batch_size", "clip", "momentum", "draw", "options")
 
 _SCHEMES: dict[str, tuple[Callable[..., Scheme], tuple[str, ...]]] = {
-    "fedavg": (FedAvg, ()),
-    "async": (AsyncFedAvg, ()),
-    "centralized": (Centralized, ()),
+    **{name: (build, ()) for name, build in PLAIN.items()},
+    **{name: (build, ("size",)) for name, build in SIZED.items()},
     "fedfix": (FedFix, ("wait",)),
     "fedbuff": (FedBuff, ("size",)),
-    "uniform": (UniformSampling, ("size",)),
-    "multinomial": (MultinomialSampling, ("size",)),
-    "fastest": (FastestSampling, ("size",)),
     "fedfix-stages": (lambda stages: StagedFedFix([_stage(s) for s in stages]), ("stages",)),
 }
 

@@ -181,22 +181,22 @@ def read_schemes(
 ) -> list[Scheme] | None:
     """The schemes asked for, in order; None if none was named."""
     asked = list(names or [])
-    known = [*_PLAIN, *_SIZED, "fedfix", "fedbuff", "stages"]
+    known = [*PLAIN, *SIZED, "fedfix", "fedbuff", "stages"]
     for name in asked:
         if name not in known:
             raise InputError(f"--scheme: {name!r} is not known{nearest(name, known)}")
     _belongs("--wait", waits, asked, ["fedfix"])
     _belongs("--buffer", buffers, asked, ["fedbuff"])
-    _belongs("--sample", samples, asked, list(_SIZED))
+    _belongs("--sample", samples, asked, list(SIZED))
     _belongs("--stage", stages, asked, ["stages"])
     if not asked:
         return None
     out: list[Scheme] = []
     for name in dict.fromkeys(asked):
-        if name in _PLAIN:
-            out.append(_PLAIN[name]())
-        elif name in _SIZED:
-            out += [_SIZED[name](size) for size in _needed("--sample 5", samples, name)]
+        if name in PLAIN:
+            out.append(PLAIN[name]())
+        elif name in SIZED:
+            out += [SIZED[name](size) for size in _needed("--sample 5", samples, name)]
         elif name == "fedfix":
             out += [FedFix(wait) for wait in (waits or sensible_waits(times))]
         elif name == "fedbuff":
@@ -208,8 +208,8 @@ def read_schemes(
     return list(dict.fromkeys(out))
 
 
-_PLAIN: dict[str, Callable[[], Scheme]] = {"fedavg": FedAvg, "async": AsyncFedAvg, "centralized": Centralized}
-_SIZED: dict[str, Callable[[int], Scheme]] = {
+PLAIN: dict[str, Callable[[], Scheme]] = {"fedavg": FedAvg, "async": AsyncFedAvg, "centralized": Centralized}
+SIZED: dict[str, Callable[[int], Scheme]] = {
     "uniform": UniformSampling,
     "multinomial": MultinomialSampling,
     "fastest": FastestSampling,
