@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -66,9 +67,9 @@ def test_progress_of_a_resumed_study_counts_what_this_call_does(tmp_path) -> Non
 def test_the_time_left_follows_from_the_pace_of_this_call() -> None:
     at = Progress(done=0.5, updates=1000, seconds=10.0, units_done=1, units=4)
     assert at.rate == 100.0
-    assert at.left(0.0) == pytest.approx(10.0)
-    assert at.left(0.25) == pytest.approx(20.0)
-    assert at.left(0.5) is None
+    assert at.left == pytest.approx(10.0)
+    assert replace(at, began=0.25).left == pytest.approx(20.0)
+    assert replace(at, began=0.5).left is None
     assert Progress(done=0.0, updates=0, seconds=0.0, units_done=0, units=4).rate == 0.0
 
 

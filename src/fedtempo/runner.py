@@ -35,15 +35,18 @@ class Progress:
     units: int
     memory: int = 0
     """Bytes that the study will take, estimated before it began."""
+    began: float = 0.0
+    """Share that was done when this call began."""
 
     @property
     def rate(self) -> float:
         """Client updates a second, over all runs."""
         return self.updates / self.seconds if self.seconds > 0 else 0.0
 
-    def left(self, began_at: float) -> float | None:
-        """Seconds to go at this pace, where the call began with the share `began_at` done."""
-        gained = self.done - began_at
+    @property
+    def left(self) -> float | None:
+        """Seconds to go at this pace; None while there is none."""
+        gained = self.done - self.began
         return None if gained <= 0 else self.seconds * (1.0 - self.done) / gained
 
 
@@ -76,6 +79,7 @@ class Runner:
         self.outcomes: list[Snapshot | None] = [None] * len(plans)
         """By unit: what it has measured; None if it has not begun."""
         self.seconds = 0.0
+        self._began = 0.0
 
     def run(
         self, on_progress: Callable[[Progress], None] | None = None, on_save: Callable[[], object] | None = None
@@ -128,6 +132,7 @@ class Runner:
             units_done=sum(outcome is not None and bool(outcome["finished"]) for outcome in self.outcomes),
             units=len(self._plans),
             memory=self._memory,
+            began=self._began,
         )
 
     def _recall(self) -> None:
@@ -137,6 +142,7 @@ class Runner:
             if saved is not None:
                 self.outcomes[k] = saved
                 self._counts[k].share = 1.0 if saved["finished"] else int(saved["points_done"]) / plan.points
+        self._began = sum(count.share for count in self._counts) / len(self._counts)
 
     def _unit(self, k: int) -> None:
         plan, count, before = self._plans[k], self._counts[k], self.outcomes[k]

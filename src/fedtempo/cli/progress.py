@@ -35,11 +35,9 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
     columns = (TextColumn("training"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("compiling", total=1.0)
-        first: list[float] = []
 
         def tell(progress: Progress) -> None:
-            first.append(progress.done) if not first else None
-            bar.update(task, completed=progress.done, description=words(progress, first[0]))
+            bar.update(task, completed=progress.done, description=words(progress))
 
         yield tell
 
@@ -49,23 +47,20 @@ class _Lines:
 
     def __init__(self) -> None:
         self._next = time.monotonic() + LINE_SECONDS
-        self._first: float | None = None
 
     def __call__(self, progress: Progress) -> None:
-        if self._first is None:
-            self._first = progress.done
         if time.monotonic() >= self._next:
             self._next += LINE_SECONDS
-            print(f"fedtempo: {progress.done:.0%}, {words(progress, self._first)}", file=sys.stderr)  # noqa: T201
+            print(f"fedtempo: {progress.done:.0%}, {words(progress)}", file=sys.stderr)  # noqa: T201
 
 
-def words(progress: Progress, began_at: float) -> str:
+def words(progress: Progress) -> str:
     """Rate and time left; before there is any, the memory that is needed."""
     from fedtempo.memory import size_words
 
     if not progress.updates:
         return f"compiling; {size_words(progress.memory)} of memory will be needed"
-    left = progress.left(began_at)
+    left = progress.left
     rate = f"{progress.rate:,.0f}".replace(",", " ") + " updates/s"
     return rate if left is None else f"{rate}, {duration(left)} left"
 
