@@ -39,7 +39,7 @@ from numpy_loop import Data, Rows, Trained, numpy_loop, plain_loop
 FEATURES, CLASSES, CLIENTS, ROWS, BATCH, LR = 784, 10, 10, 6000, 64, 0.01
 PARAMETERS = (FEATURES + 1) * CLASSES
 GRID = np.geomspace(0.001, 0.1, 24).tolist()
-PEAKS = {"H200": (67_000.0, 4_800.0), "H100": (67_000.0, 3_350.0)}
+PEAKS = {"H200": (67_000.0, 4_800.0)}
 """GFLOP/s in float32 outside the tensor cores and GB/s of memory, as the maker gives them for the SXM boards."""
 SECTIONS = ("speed", "compile", "memory")
 

@@ -6,8 +6,8 @@ With K = 1 a client's Δ_i is −η_l times one gradient, so no local copy is tr
 the model that client i works on, θ^{ρ_i(n)}, and the step goes straight into the global model. Classes come first,
 [10, B] and [10, 784]: the softmax reduces over the outer axis, and both products read rows as they lie.
 
-`plain_loop` is what one writes down; `numpy_loop` is the same after a day of tuning: batches drawn 512 at a time, every
-array reused, classes first.
+`plain_loop` is what one writes down; `numpy_loop` is the same, tuned: batches drawn 512 at a time, every array
+reused, classes first.
 """
 
 from __future__ import annotations

@@ -412,8 +412,8 @@ def test_a_unit_file_that_is_damaged_is_named_and_left_alone(tmp_path, begun) ->
 
 def test_a_folder_without_a_study_is_said_to_have_none(tmp_path, begun) -> None:
     with pytest.raises(ft.DataMissing, match=r"no study is there \(no study\.json\)"):
-        Folder(tmp_path).configuration()
-    assert Folder(begun).configuration()["until"] == "10"
+        Folder(tmp_path).description()
+    assert json.loads((begun / "study.json").read_text())["configuration"]["until"] == "10"
 
 
 def test_overwriting_replaces_a_study_and_nothing_else(tmp_path) -> None:

@@ -97,8 +97,6 @@ def test_the_meter_measures_the_model_in_a_slot() -> None:
         "test_off": (2, 4),
     }
     assert {n: v.shape for n, v in untested.items()} == {"client_loss": (2, 5, 4), "client_off": (2, 5, 4)}
-    assert Meter(loss, {"off": off}, True).names() == ["test_loss", "test_off"]
-    assert Meter(loss, {"off": off}, False).names() == ["off"]
     for s in range(2):
         for r in range(4):
             model = {"w": values[0][1, s, :, r], "b": values[1][1, s, r]}

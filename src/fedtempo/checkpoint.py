@@ -49,7 +49,9 @@ class Folder:
         if self.path.exists() and not self.path.is_dir():
             raise ResultsConflict(f"{self.path}: there is a file of that name; choose another folder for the results")
         if self._study.is_file():
-            there, layout = self._description()
+            document = self._document()
+            there = document["configuration"]
+            layout: dict[str, int] = document["layout"]
             if there != json.loads(json.dumps(configuration)):
                 raise ResultsConflict(
                     f"{self.path} holds the results of another study ({_difference(there, configuration)}); "
@@ -97,8 +99,7 @@ class Folder:
 
     def description(self) -> dict[str, Any]:
         """What the study that is there was described by."""
-        self.configuration()
-        document = json.loads(self._study.read_text(encoding="utf-8"))
+        document = self._document()
         if "description" not in document:
             raise InputError(
                 f"{self.path}: this study was begun from Python; go on with the same call of simulate, "
@@ -106,19 +107,16 @@ class Folder:
             )
         return dict(document["description"])
 
-    def configuration(self) -> dict[str, Any]:
-        """The configuration of the study that is there."""
+    def _document(self) -> dict[str, Any]:
+        """What is in study.json."""
         if not self._study.is_file():
             raise DataMissing(f"{self.path}: no study is there (no study.json); check the path")
-        return self._description()[0]
-
-    def _description(self) -> tuple[dict[str, Any], dict[str, int]]:
-        """The configuration and the layout in study.json."""
         try:
             document = json.loads(self._study.read_text(encoding="utf-8"))
             found = int(document["format"])
             if found <= FORMAT:
-                return dict(document["configuration"]), {"blocks": int(document["layout"]["blocks"])}
+                layout = {"blocks": int(document["layout"]["blocks"])}
+                return {**document, "configuration": dict(document["configuration"]), "layout": layout}
         except (ValueError, KeyError, TypeError):
             raise InputError(f"{self._study}: this is not a study's description; choose another folder") from None
         raise InputError(f"{self._study}: format {found}, and this version reads up to {FORMAT}; use a newer fedtempo")

@@ -138,10 +138,6 @@ class Meter:
         means = jax.vmap(lambda m: group_means(on_test, m, test))(model)[:, :, 0]
         return out | {f"test_{name}": means[:, k] for k, name in enumerate(["loss", *self.metrics])}
 
-    def names(self) -> list[str]:
-        """The measures beside the losses of clients."""
-        return [f"test_{n}" for n in ("loss", *self.metrics)] if self.tested else list(self.metrics)
-
 
 @dataclass(frozen=True)
 class Shares:
