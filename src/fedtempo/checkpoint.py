@@ -154,12 +154,14 @@ def _write(file: Any, content: bytes) -> None:
     file.write(content)
 
 
-def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
+def _difference(there: dict[str, Any], here: dict[str, Any], inside: str = "") -> str:
     """The first thing in which two configurations differ, in words."""
     for key in sorted({*there, *here}):
-        ours = json.loads(json.dumps(here.get(key)))
-        if there.get(key) != ours:
-            return f"its {key} is {_short(there.get(key))}, here it is {_short(ours)}"
+        theirs, ours = there.get(key), json.loads(json.dumps(here.get(key)))
+        if isinstance(theirs, dict) and isinstance(ours, dict) and theirs != ours:
+            return _difference(theirs, ours, f"{inside}{key}.")
+        if theirs != ours:
+            return f"its {inside}{key} is {_short(theirs)}, here it is {_short(ours)}"
     return "it differs"
 
 
