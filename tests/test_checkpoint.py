@@ -345,7 +345,10 @@ OTHER_DATA.rows = jax.tree.map(lambda x: x * 1.5, OTHER_DATA.rows)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lr": [0.05, 0.2]}, r"another study \(its local is .*; choose another folder"),
+        (
+            {"lr": [0.05, 0.2]},
+            r"another study \(its local\.local_lr is .*; choose another folder",
+        ),
         ({"problem": OTHER_DATA}, "another study .its fingerprint is "),
         ({"schemes": ft.FedFix("1/2")}, "its schemes is"),
         ({"until": 11}, 'its until is "10", here it is "11"'),
