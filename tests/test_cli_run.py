@@ -254,3 +254,26 @@ def test_a_stopped_study_is_kept_and_goes_on(sent, run, tmp_path) -> None:
     done = ~np.isnan(partial.dataset.loss.values)
     assert done.any()
     assert np.array_equal(whole.dataset.loss.values[done], partial.dataset.loss.values[done])
+
+
+def test_a_compiled_program_cut_short_on_disk_is_compiled_again_without_a_word(tmp_path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL)
+    kept = tmp_path / "cache"
+    env = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(kept),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+    def losses(out: str) -> np.ndarray:
+        command = [sys.executable, "-m", "fedtempo", "run", "small.toml", "-q", "--out", out]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        return ft.History.load(tmp_path / out / "history.nc").dataset.loss.values
+
+    whole = losses("whole")
+    entries = list(kept.glob("*-cache"))
+    assert entries
+    for entry in entries:
+        entry.write_bytes(entry.read_bytes()[:-20])
+    assert np.array_equal(losses("again"), whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -196,9 +197,14 @@ def _seeds(text: str) -> list[int]:
 
 
 def _prepare_jax() -> None:
-    """Compiled code is kept between calls, where the user has not said otherwise."""
+    """Compiled code is kept between calls, where the user has not said otherwise.
+
+    JAX writes an entry in place. Who reads it meanwhile, or after a kill in the middle, finds it cut short, compiles
+    instead and warns: nothing is lost and nothing can be done, so the warning is not passed on.
+    """
     from platformdirs import user_cache_path
 
+    warnings.filterwarnings("ignore", message="Error reading persistent compilation cache entry")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(user_cache_path("fedtempo") / "jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
