@@ -276,7 +276,7 @@ def test_kill_9_at_any_moment_loses_the_last_interval_at_most(tmp_path, long_stu
         assert json.loads((folder / "study.json").read_text())["format"] == 1
         if (folder / "history.nc").exists():
             assert not History.load(folder / "history.nc").finished
-    assert min(done.values()) < 10**9
+    assert not Folder(folder).finished()
     for half in ("units/.0003.npz.abcd1234", ".history.nc.abcd1234"):
         (folder / half).write_bytes(b"half a file")
     same(long_run(checkpoint=folder), long_study)
