@@ -43,6 +43,7 @@ def run(capsys, monkeypatch, tmp_path):
     """Run a command in this process, in a folder of its own; its exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("fedtempo.cli.progress.LINE_SECONDS", 1e9)
     (tmp_path / "small.toml").write_text(SMALL)
 
     def call(command: str) -> tuple[int, str, str]:
@@ -266,7 +267,8 @@ def test_a_compiled_program_cut_short_on_disk_is_compiled_again_without_a_word(t
     }
 
     def losses(out: str) -> np.ndarray:
-        command = [sys.executable, "-m", "fedtempo", "run", "small.toml", "-q", "--out", out]
+        flags = ["--scheme", "fedavg", "--lr", "0.1", "--weights", "identical", "--out", out, "-q"]
+        command = [sys.executable, "-m", "fedtempo", "run", "small.toml", *flags]
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         return ft.History.load(tmp_path / out / "history.nc").dataset.loss.values
