@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from fractions import Fraction
+from functools import partial
 
 import pytest
 
@@ -19,19 +20,20 @@ from fedtempo.cli import main
 @pytest.fixture
 def run(capsys, monkeypatch):
     """Run a command in this process; its exit code, output and errors."""
+    return partial(in_process, capsys, monkeypatch)
 
-    def call(*words: str) -> tuple[int, str, str]:
-        split = shlex.split(words[0]) if len(words) == 1 and " " in words[0] else words
-        monkeypatch.setattr(sys, "argv", ["fedtempo", *split])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
 
-    return call
+def in_process(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command, given as words or as one line."""
+    split = shlex.split(words[0]) if len(words) == 1 and " " in words[0] else words
+    monkeypatch.setattr(sys, "argv", ["fedtempo", *split])
+    code = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
 
 
 def outside(*words: str, **options) -> subprocess.CompletedProcess[str]:

@@ -9,14 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.cli import main
 from fedtempo.cli.description import DEFAULT, merged
+from test_cli import in_process
 
 SMALL = """
 until = 6
@@ -45,18 +46,7 @@ def run(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("fedtempo.cli.progress.LINE_SECONDS", 1e9)
     (tmp_path / "small.toml").write_text(SMALL)
-
-    def call(command: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedtempo", *shlex.split(command)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+    return partial(in_process, capsys, monkeypatch)
 
 
 def test_a_study_from_a_file_then_shown(run, tmp_path) -> None:

@@ -17,6 +17,7 @@ from fedtempo.engine.machine import Machine
 from fedtempo.engine.oracle import oracle
 from fedtempo.local.batches import batch_key, job_rows
 from fedtempo.rules import Arrived, Close, WaitingRule
+from test_program import Hoard
 
 UNTIL, BATCH = 100, 4
 TIMES = ft.FixedTimes(["1", "2/3", "1/2"])
@@ -450,21 +451,6 @@ class Relay(WaitingRule):
         free = sorted({*(view.clients - view.in_flight.keys() - view.arrived.keys()), event.job.client})
         chosen = min(free, key=lambda c: ((c - state - 1) % 8, c))
         return chosen, Close((event.job,), (chosen,))
-
-
-@dataclass(frozen=True)
-class Hoard(WaitingRule):
-    """Each update makes a model, and only the last of all clients' is sent: most versions start nothing."""
-
-    returns_to_contributors: bool = False
-
-    def start(self, view):
-        return None, tuple(sorted(view.clients))
-
-    def decide(self, state, event, view):
-        if not isinstance(event, Arrived):
-            return state, None
-        return state, Close((event.job,), () if view.in_flight else tuple(sorted(view.clients)))
 
 
 def test_rules_of_ones_own_full_gradients_and_a_model_that_is_one_number(monkeypatch) -> None:

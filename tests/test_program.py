@@ -25,7 +25,7 @@ HALVES = st.integers(1, 12).map(lambda n: Fraction(n, 4))
 class Hoard(WaitingRule):
     """Each update makes a model, and only the last of all clients' is sent: most versions start nothing."""
 
-    returns_to_contributors = False
+    returns_to_contributors: bool = False
 
     def start(self, view):
         return None, tuple(sorted(view.clients))

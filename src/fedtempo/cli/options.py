@@ -80,6 +80,9 @@ ImportanceText = Annotated[
     str | None, typer.Option("--importance", help="p_i as a list 0.5,1/4,1/4.", show_default="equal")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of random times and sampling.")]
+Target = Annotated[
+    float | None, typer.Option("--target", help="Loss that the table's times refer to.", show_default=False)
+]
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more; twice for everything.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but results and errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON document instead of tables.")]

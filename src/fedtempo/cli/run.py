@@ -76,9 +76,7 @@ def run(
     points: Annotated[int | None, typer.Option("--points", help="Measuring times.", show_default="101")] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="float32 or float64.", show_default="float32")] = None,
     engine: Annotated[str | None, typer.Option("--engine", help="auto, events, waves.", show_default="auto")] = None,
-    target: Annotated[
-        float | None, typer.Option("--target", help="Loss that the table's times refer to.", show_default=False)
-    ] = None,
+    target: o.Target = None,
     verbose: o.Verbose = 0,
     quiet: o.Quiet = False,
 ) -> None:

@@ -23,9 +23,7 @@ def show(
     measure: Annotated[
         str | None, typer.Option("--measure", help="Draw this measure alone, as test_accuracy.", show_default=False)
     ] = None,
-    target: Annotated[
-        float | None, typer.Option("--target", help="Loss that the table's times refer to.", show_default=False)
-    ] = None,
+    target: o.Target = None,
     verbose: o.Verbose = 0,
     quiet: o.Quiet = False,
 ) -> None:

@@ -130,7 +130,7 @@ class EventMachine(Machine):
         return turn_of(self.task, self.on_device.row_bytes)
 
     def tune(self, firsts: Iterable[Piece], runs: int) -> None:
-        pass
+        """Nothing depends on the programs here."""
 
     def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Events:
         room = capacity - piece.num_events
