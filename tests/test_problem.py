@@ -342,8 +342,8 @@ def test_a_function_of_ones_own_makes_the_problem():
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({}, "has no name; give name = one of digits, quadratics"),
-        ({"name": "digit"}, "'digit' is not known; known are digits, quadratics"),
+        ({}, "has no name; give name = one of digits, mnist, cifar10, shakespeare, quadratics"),
+        ({"name": "digit"}, "'digit' is not known; known are digits, mnist, cifar10"),
         ({"name": "digits", "client": 3}, "digits has no key client; it takes clients, partition, seed, test, l2"),
         ({"name": "my_points:points"}, "my_points:points needs rows; it takes rows, shift"),
         ({"name": "my_points:points", "rows": 1, "shape": 2}, "has no key shape; it takes rows, shift"),

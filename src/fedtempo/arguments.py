@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from math import isnan
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar
 
 import jax
 
+from fedtempo.clock.ticks import Exact, exact
 from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError
 from fedtempo.local.rule import LocalRule
@@ -96,6 +98,14 @@ def grid_points(given: Any) -> int:
     if not _whole(given) or given < 2:
         raise InputError(f"points: {given!r}; give a whole number of at least 2, for time 0 and the end")
     return int(given)
+
+
+def first_measure(given: Exact, until: Exact) -> Fraction:
+    """When it is measured first: a time from 0 on, before the end."""
+    start = exact(given, "measure_from")
+    if not 0 <= start < exact(until, "until"):
+        raise InputError(f"measure_from: {given} does not lie from 0 to before {until}, the end; give an earlier time")
+    return start
 
 
 def real(name: str, given: Any, *, above: bool = True) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.errors import DataMissing, InputError, ResultsConflict
-from fedtempo.report.files import write_whole
+from fedtempo.report.files import write_text, write_whole
 
 FORMAT = 1
 
@@ -85,7 +85,7 @@ class Folder:
             if self._told is not None:
                 document["description"] = dict(self._told)
             text = json.dumps(document, indent=2)
-            write_whole(self._study, lambda file: _write(file, text.encode()))
+            write_text(self._study, text)
 
     def holds_a_study(self) -> bool:
         """Whether there is one."""
@@ -148,10 +148,6 @@ class Folder:
 
     def _unit(self, number: int) -> Path:
         return self.path / "units" / f"{number:04d}.npz"
-
-
-def _write(file: Any, content: bytes) -> None:
-    file.write(content)
 
 
 def _difference(there: dict[str, Any], here: dict[str, Any], inside: str = "") -> str:

@@ -73,7 +73,7 @@ def collected(
 ) -> History:
     """The history of what has been run so far; the rest is NaN."""
     cube = _Cube(study)
-    time = np.array([float(t) for t in grid_times(study.until, study.points)])
+    time = np.array([float(t) for t in grid_times(study.until, study.points, study.measure_from)])
     paths, structure = _leaves(study)
     counted = {name: np.full((len(study.schemes), len(study.seeds), study.points), np.nan) for name in _COUNTS}
     finished = True

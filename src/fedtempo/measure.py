@@ -2,7 +2,7 @@
 
     federated loss   L = Σ p_i L_i             deviation over clients   (Σ p_i (L_i − L)²)^{1/2}
     surrogate loss   L̄ = Σ q_i L_i             deviation over clients   (Σ q_i (L_i − L̄)²)^{1/2}
-    test loss and the user's metrics           means over the test rows
+    test loss and the user's metrics           means over the test rows, or Σ p_i of such means over each client's own
 
 L_i is the mean loss over all rows of client i, p_i its importance, q_i its share of rounds in a reference scheme under
 identical weights (asynchronous FedAvg unless another is named): one surrogate for all curves of a comparison.
@@ -26,6 +26,8 @@ Function = Callable[[Any, Any], Any]
 
 EVALUATED_AT_ONCE = 1 << 22
 """About how many numbers of rows × runs × features are looked at together."""
+HELD_BYTES = 1 << 30
+"""About how many bytes lie between the layers of a model, over the rows and runs that are looked at together."""
 TILE = 512
 """Rows that the loss is given at once, at most."""
 
@@ -76,19 +78,26 @@ def _tiles(first: NDArray[np.int64], number: NDArray[np.int64], length: int) -> 
     return Tiles(*(jnp.asarray(x, dtype=jnp.int32) for x in (start, group, np.arange(length))))
 
 
-def group_means(functions: Sequence[Function], params: Tree, rows: Rows) -> jax.Array:
-    """[functions, groups, runs] the mean over each group's rows, of models [… a leaf, runs]."""
+def group_means(functions: Sequence[Function], params: Tree, rows: Rows, row_bytes: float = 0.0) -> jax.Array:
+    """[functions, groups, runs] the mean over each group's rows, of models [… a leaf, runs].
+
+    `row_bytes`: about what lies between the layers of a model for one row.
+    """
     runs = jax.tree.leaves(params)[0].shape[RUNS]
     sums = jnp.zeros((rows.size.shape[0], len(functions), runs), dtype=jnp.result_type(float))
     for tiles in rows.tiles:
-        sums = _added(functions, params, rows.rows, tiles, sums)
+        sums = _added(functions, params, rows.rows, tiles, sums, row_bytes)
     return jnp.moveaxis(sums / rows.size[:, None, None].astype(sums.dtype), 0, 1)
 
 
-def _added(functions: Sequence[Function], params: Tree, rows: Tree, tiles: Tiles, sums: jax.Array) -> jax.Array:
+def _added(
+    functions: Sequence[Function], params: Tree, rows: Tree, tiles: Tiles, sums: jax.Array, row_bytes: float
+) -> jax.Array:
     """Sums over groups [groups, functions, runs], with those over the rows of `tiles` added."""
     total, length = tiles.start.shape[0], tiles.span.shape[0]
-    block = _block(rows, total, length, sums.shape[-1])
+    runs = sums.shape[-1]
+    block = _block(rows, total, length, runs, row_bytes)
+    at_once = max(1, int(HELD_BYTES // max(1.0, row_bytes * block * length)))
 
     def of_run(model: Tree, batches: Tree) -> jax.Array:
         def of_tile(batch: Tree) -> jax.Array:
@@ -101,7 +110,11 @@ def _added(functions: Sequence[Function], params: Tree, rows: Tree, tiles: Tiles
         inside = place < total
         place = jnp.minimum(place, total - 1)
         batches = take(rows, tiles.start[place][:, None] + tiles.span)
-        means = jax.vmap(of_run, in_axes=(RUNS, None), out_axes=-1)(params, batches)
+        if at_once >= runs:
+            means = jax.vmap(of_run, in_axes=(RUNS, None), out_axes=-1)(params, batches)
+        else:
+            first = jax.tree.map(lambda x: jnp.moveaxis(x, RUNS, 0), params)
+            means = jnp.moveaxis(jax.lax.map(lambda model: of_run(model, batches), first, batch_size=at_once), 0, -1)
         values = jnp.where(inside[:, None, None], means * length, 0)
         return now + jax.ops.segment_sum(
             values, tiles.group[place], num_segments=sums.shape[0], indices_are_sorted=True
@@ -110,10 +123,13 @@ def _added(functions: Sequence[Function], params: Tree, rows: Tree, tiles: Tiles
     return loop(0, -(-total // block), add, sums)
 
 
-def _block(rows: Tree, tiles: int, length: int, runs: int) -> int:
+def _block(rows: Tree, tiles: int, length: int, runs: int, row_bytes: float) -> int:
     """Tiles at once: many, but not so many that what lies between two layers fills the memory."""
     width = max((int(np.prod(x.shape[1:])) for x in jax.tree.leaves(rows)), default=1)
-    return max(1, min(tiles, EVALUATED_AT_ONCE // (runs * max(1, width) * length)))
+    fit = min(
+        EVALUATED_AT_ONCE // (runs * max(1, width) * length), HELD_BYTES // max(1, int(row_bytes * runs * length))
+    )
+    return max(1, min(tiles, fit))
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,19 +140,28 @@ class Meter:
     metrics: Mapping[str, Function]
     tested: bool
     """Whether there are test rows; if not, metrics are measured on the clients' rows."""
+    row_bytes: float = 0.0
+    """About what lies between the layers of a model for one row."""
+    shared_test: bool = True
+    """Whether the test rows are everybody's; if not, clients have their own."""
 
     def __call__(self, slots: Tree, slot: jax.Array, train: Rows, test: Rows | None) -> dict[str, jax.Array]:
         """Per-client losses, and what is measured once for all."""
         model = at(slots, slot)
         on_train = [self.loss] if self.tested else [self.loss, *self.metrics.values()]
-        clients = jax.vmap(lambda m: group_means(on_train, m, train))(model)
+        clients = jax.vmap(lambda m: group_means(on_train, m, train, self.row_bytes))(model)
         out = {"client_loss": clients[:, 0]}
         if not self.tested:
             return out | {f"client_{name}": clients[:, 1 + k] for k, name in enumerate(self.metrics)}
         assert test is not None
         on_test = [self.loss, *self.metrics.values()]
-        means = jax.vmap(lambda m: group_means(on_test, m, test))(model)[:, :, 0]
-        return out | {f"test_{name}": means[:, k] for k, name in enumerate(["loss", *self.metrics])}
+        means = jax.vmap(lambda m: group_means(on_test, m, test, self.row_bytes))(
+            model
+        )  # [seeds, functions, groups, runs]
+        names = ["loss", *self.metrics]
+        if self.shared_test:
+            return out | {f"test_{name}": means[:, k, 0] for k, name in enumerate(names)}
+        return out | {f"client_test_{name}": means[:, k] for k, name in enumerate(names)}
 
 
 @dataclass(frozen=True)

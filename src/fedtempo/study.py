@@ -20,6 +20,7 @@ from fedtempo.arguments import (
     a_problem,
     client_times,
     engine_name,
+    first_measure,
     grid_points,
     local_rule,
     one_of,
@@ -69,6 +70,7 @@ class Study:
     server_lr: Axis
     seeds: tuple[int, ...]
     points: int
+    measure_from: Fraction
     dtype: Precision
     engine: EngineName
     surrogate: Scheme
@@ -140,6 +142,7 @@ class Study:
             "server_lr": list(self.server_lr.values) if self.server_lr.listed else self.server_lr.values[0],
             "seeds": list(self.seeds),
             "points": self.points,
+            **({"measure_from": text(self.measure_from)} if self.measure_from else {}),
             "dtype": self.dtype,
             "engine": self.engine,
             "surrogate": self.surrogate.spec(),
@@ -159,6 +162,7 @@ def simulate(
     server_lr: float | Sequence[float] = 1.0,
     seeds: int | Iterable[int] = (0,),
     points: int = 101,
+    measure_from: Exact = 0,
     dtype: Precision = "float32",
     engine: EngineName = "auto",
     surrogate: Scheme | None = None,
@@ -173,9 +177,10 @@ def simulate(
     """Train the problem under every scheme, weight rule, learning rate and seed; the history over virtual time.
 
     Any number may be a list, and each list becomes a dimension of the history. `until` is the virtual time at which all
-    runs end; they are measured at `points` times from 0 to `until`. `surrogate` names the scheme whose shares of rounds
-    weight the surrogate loss (asynchronous FedAvg). `per_client` also keeps the loss of every client. A run whose loss
-    is not a number, or beyond `bound` times max(1, its first loss), counts as diverged; the others go on.
+    runs end; they are measured at `points` times from `measure_from` to `until`. `surrogate` names the scheme whose
+    shares of rounds weight the surrogate loss (asynchronous FedAvg). `per_client` also keeps the loss of every client.
+    A run whose loss is not a number, or beyond `bound` times max(1, its first loss), counts as diverged; the others go
+    on.
 
     `checkpoint` is a folder, saved to every `save_every` seconds: a study that was stopped there goes on, to the same
     bits on a processor; `overwrite` replaces a study that is there. Ctrl-C stops it at the next stretch, saved. A JSON
@@ -192,6 +197,7 @@ def simulate(
         server_lr=numbers("server_lr", server_lr),
         seeds=some_seeds(seeds),
         points=grid_points(points),
+        measure_from=first_measure(measure_from, until),
         dtype=one_of("dtype", dtype, PRECISIONS),
         engine=engine_name(engine),
         surrogate=surrogate_scheme(surrogate, clients),

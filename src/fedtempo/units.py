@@ -75,6 +75,7 @@ def _plan(study: Study, machine: Machine, unit: Unit, scheme: Scheme) -> Plan:
         hyper={name: np.array([combination[name] for combination in traced], dtype=np.float64) for name in traced[0]},
         until=study.until,
         points=study.points,
+        start=study.measure_from,
         shares=study.shares,
         per_client=study.per_client,
         capacity=machine.capacity(len(unit.seeds), float(study.until) * pace),

@@ -11,8 +11,10 @@ import typer
 from click.exceptions import NoArgsIsHelpError
 
 from fedtempo import __version__
+from fedtempo.cli.data import data_app
 from fedtempo.cli.options import Quiet, Verbose, set_loudness
 from fedtempo.cli.plan import plan
+from fedtempo.cli.reproduce import reproduce
 from fedtempo.cli.run import run as run_study
 from fedtempo.cli.show import show
 from fedtempo.cli.timeline import timeline
@@ -50,6 +52,8 @@ app.command()(plan)
 app.command()(timeline)
 app.command(name="run")(run_study)
 app.command()(show)
+app.command()(reproduce)
+app.add_typer(data_app, name="data")
 
 
 def run() -> int:

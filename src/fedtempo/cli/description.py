@@ -43,7 +43,7 @@ DEFAULT: Description = {
 }
 """What ``fedtempo run`` does when nothing is said: scikit-learn's digits, 20 unequal clients."""
 
-_TOP = (*DEFAULT, "dtype", "engine", "surrogate", "per_client", "bound")
+_TOP = (*DEFAULT, "measure_from", "dtype", "engine", "surrogate", "per_client", "bound")
 _TIMES = ("times", "law", "spread", "resolution")
 _LOCAL = ("solver", "steps", "lr", "batch_size", "clip", "momentum", "draw", "options")
 

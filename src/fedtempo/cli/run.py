@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtempo.cli import options as o
-from fedtempo.errors import InputError, Interrupted, ResultsConflict
+from fedtempo.errors import InputError, ResultsConflict
 
 if TYPE_CHECKING:
     from fedtempo.checkpoint import Folder
@@ -74,7 +73,9 @@ def run(
         str | None, typer.Option("--seeds", help="How many seeds, or a list as 0,5,7.", show_default="3")
     ] = None,
     points: Annotated[int | None, typer.Option("--points", help="Measuring times.", show_default="101")] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="float32 or float64.", show_default="float32")] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="float32, float64 or tensorfloat32.", show_default="float32")
+    ] = None,
     engine: Annotated[str | None, typer.Option("--engine", help="auto, events, waves.", show_default="auto")] = None,
     target: o.Target = None,
     verbose: o.Verbose = 0,
@@ -107,7 +108,7 @@ def run(
         dtype=dtype,
         engine=engine,
     )
-    _prepare_jax()
+    prepare_jax()
     from fedtempo.checkpoint import Folder
     from fedtempo.cli.description import merged, read_study
 
@@ -194,7 +195,7 @@ def _seeds(text: str) -> list[int]:
     return values if "," in text else list(range(values[0]))
 
 
-def _prepare_jax() -> None:
+def prepare_jax() -> None:
     """Compiled code is kept between calls, where the user has not said otherwise.
 
     JAX writes an entry in place. Who reads it meanwhile, or after a kill in the middle, finds it cut short, compiles
@@ -224,20 +225,15 @@ def _carry_out(
     from fedtempo.cli.description import arguments_of
     from fedtempo.cli.progress import reporting
     from fedtempo.cli.show import present
+    from fedtempo.cli.stopping import stoppable
     from fedtempo.study import simulate
 
     arguments = arguments_of(description)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops as Ctrl-C does
-    with reporting(quiet) as report:
-        try:
-            history = simulate(
-                **arguments, checkpoint=folder, overwrite=overwrite, description=description, on_progress=report
-            )
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"stopped, and everything so far is kept: fedtempo show {folder}, or go on with "
-                f"fedtempo run --resume {folder}"
-            ) from None
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    kept = (
+        f"stopped, and everything so far is kept: fedtempo show {folder}, or go on with fedtempo run --resume {folder}"
+    )
+    with reporting(quiet) as report, stoppable(kept):
+        history = simulate(
+            **arguments, checkpoint=folder, overwrite=overwrite, description=description, on_progress=report
+        )
     present(history, folder, target=target)

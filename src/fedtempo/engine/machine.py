@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.engine.events import Events, event_loop, turn_of
-from fedtempo.engine.numerics import Precision, cast
+from fedtempo.engine.numerics import Precision, cast, kept_as
 from fedtempo.engine.on_device import OnDevice
 from fedtempo.engine.program import Piece
-from fedtempo.engine.task import RUNS, Runs, State, Task, Tree
+from fedtempo.engine.task import FULL_BLOCK, RUNS, Runs, State, Task, Tree
 from fedtempo.engine.waves import Loaded, grouped, wave_loop, wave_starts
+from fedtempo.engine.work import gradient_work, loss_work
 from fedtempo.errors import InputError
 from fedtempo.local.batches import batch_key, init_key
-from fedtempo.measure import Meter
+from fedtempo.measure import TILE, Meter
 from fedtempo.problems.problem import Problem
 from fedtempo.server_rule import LinearRule
 
@@ -31,6 +32,8 @@ MOST_DRAWN = 1 << 22
 """Row numbers that are drawn ahead, at most."""
 MARK_BYTES = 1 << 26
 MOST_MARKS = 32
+WAVE_BYTES = 1 << 36
+"""What lies between the layers of all models of a wave, at most."""
 
 
 class Machine(ABC):
@@ -43,7 +46,8 @@ class Machine(ABC):
         self.compile_seconds = 0.0
         self._lock = threading.Lock()
         self._compiled: dict[Any, Any] = {}
-        self.meter = Meter(problem.loss, problem.metrics, problem.test is not None)
+        held = loss_work(problem, TILE).held / TILE
+        self.meter = Meter(problem.loss, problem.metrics, problem.test is not None, held, problem.test_offsets is None)
 
     def initial_model(self, seeds: tuple[int, ...], runs: int) -> Tree:
         """[seeds, …, runs] the initial models: one a seed, the same in all runs."""
@@ -57,7 +61,7 @@ class Machine(ABC):
 
     def runs(self, seeds: tuple[int, ...], rules: list[int], hyper: Mapping[str, NDArray[np.float64]]) -> Runs:
         """What tells the runs apart, on the device."""
-        numbers = {name: jnp.asarray(values, dtype=self.dtype) for name, values in hyper.items()}
+        numbers = {name: jnp.asarray(values, dtype=kept_as(self.dtype)) for name, values in hyper.items()}
         return Runs(jnp.stack([batch_key(seed) for seed in seeds]), numbers, jnp.asarray(rules, dtype=jnp.int32))
 
     def capacity(self, seeds: int, expected_events: float) -> int:
@@ -73,7 +77,7 @@ class Machine(ABC):
     @cached_property
     def model_bytes(self) -> int:
         """Bytes of one model."""
-        return self.problem.num_parameters * np.dtype(self.dtype).itemsize
+        return self.problem.num_parameters * kept_as(self.dtype).itemsize
 
     def _compile(self, name: str, function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()) -> Any:
         leaves, structure = jax.tree.flatten(args)
@@ -139,7 +143,7 @@ class EventMachine(Machine):
             return jnp.asarray(np.concatenate([column, np.zeros((room, *column.shape[1:]), column.dtype)]))
 
         client, job = padded(piece.client), padded(piece.job)
-        weight = padded(piece.weight.T.astype(self.dtype))
+        weight = padded(piece.weight.T.astype(kept_as(self.dtype)))
         args = (self.on_device.data, keys, client, job)
         rows = self._compile("draw", self.task.draw, *args)(*args)
         return Events(client, padded(piece.read), padded(piece.write), padded(piece.closes), weight, rows)
@@ -169,17 +173,23 @@ class WaveMachine(Machine):
         return None
 
     def tune(self, firsts: Iterable[Piece], runs: int) -> None:
-        """The width at which the programs would take the least time, by a rough model of an accelerator."""
+        """The width at which the programs would take the least time, by a rough model of an accelerator.
+
+        A wave's steps each start the kernels of a gradient, one after the other, and then compute for every lane.
+        """
         pieces = list(firsts)
         job = self.task.job
-        rows = job.steps * (job.batch_size or int(self.problem.sizes.max()))
-        lane = runs * (6 * self.model_bytes / 3e12 + 6 * self.problem.num_parameters * rows / 15e12)
-        start = 1e-5 + 1.5e-5 * job.steps
-        fit = [w for w in self.WIDTHS if w * runs * self.model_bytes <= 2**31] or [1]
+        batch = job.batch_size or FULL_BLOCK
+        turns = job.steps * -(-(job.batch_size or int(self.problem.sizes.max())) // batch)
+        work = gradient_work(self.problem, batch)
+        lane = runs * (6 * self.model_bytes / 3e12 + turns * work.operations / 15e12)
+        start = 1e-5 + turns * work.kernels * 1e-6
+        held = runs * max(self.model_bytes, work.held)
+        fit = [w for w in self.WIDTHS if w * held <= WAVE_BYTES and w * runs * self.model_bytes <= 2**31] or [1]
         self.width = min(fit, key=lambda w: sum(len(wave_starts(p, w)) - 1 for p in pieces) * (start + w * lane))
 
     def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Loaded:
-        return grouped(piece, self.width, capacity, np.dtype(self.dtype))
+        return grouped(piece, self.width, capacity, kept_as(self.dtype))
 
     def advance(self, state: State, runs: Runs, loaded: Loaded, first: int, last: int) -> State:
         for group in range(loaded.groups):

@@ -33,11 +33,12 @@ class OnDevice:
 
     @cached_property
     def test(self) -> Rows | None:
-        """The test rows, as one group."""
+        """The test rows, as one group, or by client where they have their own."""
         if self._problem.test is None:
             return None
         test = cast(self._problem.test, self._dtype)
-        return rows_of(test, [len(jax.tree.leaves(test)[0])])
+        offsets = self._problem.test_offsets
+        return rows_of(test, [len(jax.tree.leaves(test)[0])] if offsets is None else np.diff(offsets))
 
     @cached_property
     def row_bytes(self) -> int:

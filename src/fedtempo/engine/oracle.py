@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from fedtempo.clock.timeline import Timeline
-from fedtempo.engine.numerics import Precision, cast, numerics
+from fedtempo.engine.numerics import Precision, cast, kept_as, numerics
 from fedtempo.grid import Value
 from fedtempo.local.batches import Draw, batch_key, init_key, job_rows
 from fedtempo.local.solvers import LocalOptax
@@ -80,7 +80,7 @@ class _Client:
     ) -> None:
         self.steps = int(hyper["local_steps"] or 1)
         self._problem, self._dtype = problem, dtype
-        self._solver = local.transformation({k: np.dtype(dtype).type(v) for k, v in hyper.items() if v is not None})
+        self._solver = local.transformation({k: kept_as(dtype).type(v) for k, v in hyper.items() if v is not None})
         self._gradient = _gradient(problem.loss)
         self._batch_size = hyper["batch_size"]
         self._key = batch_key(seed)

@@ -58,9 +58,9 @@ class Piece:
         return len(self.client)
 
 
-def grid_times(until: Fraction, points: int) -> list[Fraction]:
-    """Measuring times, evenly from 0 to `until`."""
-    return [until * k / (points - 1) for k in range(points)] if points > 1 else [until]
+def grid_times(until: Fraction, points: int, start: Fraction = Fraction(0)) -> list[Fraction]:
+    """Measuring times, evenly from `start` to `until`."""
+    return [start + (until - start) * k / (points - 1) for k in range(points)] if points > 1 else [until]
 
 
 def pieces(

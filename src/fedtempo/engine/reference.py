@@ -33,7 +33,7 @@ def reference(plan: Plan, problem: Problem, local: LocalRule, shape: Mapping[str
     models = np.empty((plan.points, len(unit.seeds), len(unit.runs)), dtype=object)
     rounds = np.zeros(plan.points, dtype=np.int64)
     updates = np.zeros(plan.points, dtype=np.int64)
-    ticks = [plan.setting.ticks(t) for t in grid_times(plan.until, plan.points)]
+    ticks = [plan.setting.ticks(t) for t in grid_times(plan.until, plan.points, plan.start)]
     for s, seed in enumerate(unit.seeds):
         with numerics(dtype):
             first = cast(problem.init(init_key(seed)), dtype)
@@ -72,17 +72,19 @@ class _Plainly:
     def __init__(self, problem: Problem, dtype: Precision) -> None:
         with numerics(dtype):
             self._clients = [cast(problem.client_data(i), dtype) for i in range(problem.num_clients)]
-            self._test = None if problem.test is None else cast(problem.test, dtype)
+            self._test = [cast(part, dtype) for part in problem.test_data()]
+            self._shared_test = problem.test_offsets is None
         self._functions: dict[str, Any] = {"loss": jax.jit(problem.loss)}
         self._functions |= {name: jax.jit(metric) for name, metric in problem.metrics.items()}
 
     def __call__(self, theta: Any) -> dict[str, Any]:
         """As the engine's meter: per-client losses, then what is measured on the test rows."""
-        on_clients = ["loss"] if self._test is not None else list(self._functions)
+        on_clients = ["loss"] if self._test else list(self._functions)
         out: dict[str, Any] = {
             f"client_{n}": np.array([float(self._functions[n](theta, data)) for data in self._clients])
             for n in on_clients
         }
-        if self._test is not None:
-            out |= {f"test_{n}": float(f(theta, self._test)) for n, f in self._functions.items()}
+        for n, f in self._functions.items() if self._test else ():
+            means = np.array([float(f(theta, part)) for part in self._test])
+            out |= {f"test_{n}": float(means[0])} if self._shared_test else {f"client_test_{n}": means}
         return out

@@ -56,6 +56,8 @@ class Plan:
     """[runs] of every traced number."""
     until: Fraction
     points: int
+    start: Fraction
+    """When it is measured first."""
     shares: Shares
     per_client: bool
     capacity: int
@@ -70,7 +72,7 @@ class Plan:
             self.setting,
             self.weights,
             until=self.until,
-            times=grid_times(self.until, self.points),
+            times=grid_times(self.until, self.points, self.start),
             capacity=self.capacity,
             max_marks=self.max_marks,
         )

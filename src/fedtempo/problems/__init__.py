@@ -1,7 +1,9 @@
 """Federated problems: clients' rows, loss and importance; partitions; the problems that come with fedtempo."""
 
-from fedtempo.problems.classification import Classifier, classification_problem, logistic
+from fedtempo.models import Classifier, logistic
+from fedtempo.problems.classification import classification_problem
 from fedtempo.problems.digits import digits
+from fedtempo.problems.images import cifar10, mnist
 from fedtempo.problems.naming import named
 from fedtempo.problems.partitions import (
     IID,
@@ -14,6 +16,7 @@ from fedtempo.problems.partitions import (
 )
 from fedtempo.problems.problem import Problem
 from fedtempo.problems.quadratics import Quadratics, quadratics
+from fedtempo.problems.roles import shakespeare
 
 __all__ = [
     "IID",
@@ -25,10 +28,13 @@ __all__ = [
     "Partition",
     "Problem",
     "Quadratics",
+    "cifar10",
     "classification_problem",
     "digits",
     "logistic",
+    "mnist",
     "named",
     "parse_partition",
     "quadratics",
+    "shakespeare",
 ]

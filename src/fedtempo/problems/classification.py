@@ -1,70 +1,22 @@
-"""Multinomial logistic regression, and any classifier, on labelled rows that a partition deals to clients.
-
-    ℓ(θ; x, y) = log Σ_c exp(z_c) − z_y + λ/2 (‖W‖² + ‖b‖²),    z = Wx + b
-
-W is `weights`, b is `bias`, λ is `l2`: the loss is λ-strongly convex.
-"""
+"""A classifier on labelled rows that a partition deals to clients: logistic regression unless another is given."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtempo.clock.streams import stream_key, uniforms
 from fedtempo.clock.ticks import Exact, exact
 from fedtempo.errors import InputError
-from fedtempo.problems.functions import Init, Loss
+from fedtempo.models.regression import logistic
 from fedtempo.problems.partitions import IID, Partition, parse_partition
 from fedtempo.problems.problem import Problem, Weighting
-from fedtempo.problems.rows import Ints, Tree
+from fedtempo.problems.rows import Ints
 from fedtempo.schemes import whole
-
-
-class Classifier(NamedTuple):
-    """A model of (x, y) batches: y holds labels 0 to C − 1."""
-
-    init: Init
-    loss: Loss
-    accuracy: Loss
-
-
-def logistic(features: int, classes: int, *, l2: float = 0.0) -> Classifier:
-    """Logistic regression from `features` numbers to `classes` labels; parameters start at zero."""
-    features, classes = whole(features, "features"), whole(classes, "classes")
-    penalty = float(exact(l2, "l2"))
-    if penalty < 0:
-        raise InputError(f"l2: {l2} is below zero; give zero or a positive number")
-
-    def init(key: jax.Array) -> Tree:
-        return {"weights": jnp.zeros((classes, features)), "bias": jnp.zeros(classes)}
-
-    def logits(params: Tree, x: jax.Array) -> jax.Array:
-        """[classes, rows]: with labels first, sums over labels are sums of whole vectors."""
-        z: jax.Array = params["weights"] @ x.T + params["bias"][:, None]
-        return z
-
-    def loss(params: Tree, batch: Tree) -> jax.Array:
-        x, y = batch
-        z = logits(params, x)
-        z = z - jax.lax.stop_gradient(z.max(axis=0))
-        own = jnp.where(y == jnp.arange(classes)[:, None], z, 0).sum(axis=0)  # a gather would scatter in its gradient
-        fit = jnp.mean(jnp.log(jnp.exp(z).sum(axis=0)) - own)
-        if not penalty:
-            return fit
-        return fit + penalty / 2 * (jnp.sum(params["weights"] ** 2) + jnp.sum(params["bias"] ** 2))
-
-    def accuracy(params: Tree, batch: Tree) -> jax.Array:
-        x, y = batch
-        z = logits(params, x)
-        return jnp.mean(jnp.argmax(z, axis=0) == y, dtype=z.dtype)
-
-    return Classifier(init, loss, accuracy)
 
 
 def classification_problem(
@@ -75,6 +27,7 @@ def classification_problem(
     partition: Partition | str | Mapping[str, object] | None = None,
     classes: int | None = None,
     test: Exact | tuple[ArrayLike, ArrayLike] | list[ArrayLike] | None = None,
+    split_test: bool = False,
     seed: int = 0,
     importance: Weighting = "uniform",
     name: str = "classification",
@@ -85,7 +38,9 @@ def classification_problem(
     """Rows x with labels y (whole numbers from 0), dealt to `clients` by `partition` (IID unless given).
 
     `test` is a pair (x, y), or the share of rows to hold out (0: none): which ones does not depend on `seed`, which is
-    the partition's alone. `model` is (init, loss, accuracy) on batches (x, y); logistic regression unless given.
+    the partition's alone. With `split_test` the test rows are dealt by the same partition, in the same proportions, and
+    each client is tested on its own. `model` is (init, loss, accuracy) on batches (x, y); logistic regression unless
+    given.
     """
     rows, labels = np.asarray(x), _labels(y, "y")
     if rows.ndim == 0 or len(rows) != len(labels):
@@ -114,12 +69,18 @@ def classification_problem(
     init, loss, accuracy = model
     rule = parse_partition(partition) if partition is not None else IID()
     parts = [train[part] for part in rule.only(train).split(labels[train], clients, seed=seed)]
+    test_parts = None
+    if split_test:
+        if held is None:
+            raise InputError("split_test: there are no test rows to split; give test")
+        test_parts = rule.split(held[1], clients, seed=seed)
     return Problem.from_rows(
         init,
         loss,
         (rows, labels),
         parts,
         test=held,
+        test_parts=test_parts,
         importance=importance,
         metrics={"accuracy": accuracy},
         name=name,

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.ticks import Exact
-from fedtempo.problems.classification import classification_problem, logistic
+from fedtempo.models.regression import logistic
+from fedtempo.problems.classification import classification_problem
 from fedtempo.problems.partitions import Dirichlet, Partition, parse_partition
 from fedtempo.problems.problem import Problem, Weighting
 

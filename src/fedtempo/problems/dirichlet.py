@@ -1,10 +1,12 @@
 """Dirichlet partitions: clients' label proportions are drawn, the smaller α the fewer labels a client sees.
 
-    equal    π_i ~ Dirichlet(α, …, α) over labels for each client i; clients take a row each in turn: its label is drawn
-             from π_i renormalised over the labels that still have rows, and it is one of those rows, any
-             (after Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution", 2019)
-    unequal  π_c ~ Dirichlet(α, …, α) over clients for each label c, whose rows are divided in these proportions
-             (after Yurochkin et al., "Bayesian nonparametric federated learning of neural networks", 2019)
+    equal        π_i ~ Dirichlet(α, …, α) over labels for each client i; clients take a row each in turn: its label is
+                 drawn from π_i renormalised over the labels that still have rows, and it is one of those rows, any
+                 (after Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution", 2019)
+    unequal      π_c ~ Dirichlet(α, …, α) over clients for each label c, whose rows are divided in these proportions
+                 (after Yurochkin et al., "Bayesian nonparametric federated learning of neural networks", 2019)
+    replacement  as equal, but every row is drawn from all rows of its label, so that clients share some and others are
+                 nobody's (the draw of the paper's authors)
 
 A Dirichlet vector is G/ΣG with G ~ Gamma(α), here drawn in logarithms as log G' + log(U)/α, G' ~ Gamma(α + 1), so that
 small α does not underflow. Since clients take turns, no client is left with what the others did not want.
@@ -32,7 +34,8 @@ class Dirichlet(Partition):
     """Label proportions by Dirichlet(`alpha`).
 
     `sizes="equal"`: clients have equally many rows, up to one. `sizes="unequal"`: sizes vary as proportions do; a
-    client that would be left without rows takes one from the largest. All rows are used.
+    client that would be left without rows takes one from the largest. All rows are used. `sizes="replacement"`: equally
+    many rows, drawn with replacement.
     """
 
     alpha: float
@@ -46,14 +49,29 @@ class Dirichlet(Partition):
                 "try 0.1 (few labels a client) or 100 (nearly iid)"
             )
         object.__setattr__(self, "alpha", float(given))
-        if self.sizes not in ("equal", "unequal"):
-            raise InputError(f'sizes: {self.sizes!r} is not known; give "equal" or "unequal"')
+        if self.sizes not in ("equal", "unequal", "replacement"):
+            raise InputError(f'sizes: {self.sizes!r} is not known; give "equal", "unequal" or "replacement"')
 
     def spec(self) -> dict[str, object]:
         return {"name": "dirichlet", "alpha": self.alpha, "sizes": self.sizes}
 
     def __str__(self) -> str:
-        return f"dirichlet:{self.alpha:g}" + (":unequal" if self.sizes == "unequal" else "")
+        return f"dirichlet:{self.alpha:g}" + ("" if self.sizes == "equal" else f":{self.sizes}")
+
+    def _parts(self, labels: NDArray[Any], clients: int, seed: int) -> list[Ints]:
+        if self.sizes != "replacement":
+            return super()._parts(labels, clients, seed)
+        order, bounds = by_label(labels, seed)
+        cumulated = _shares(self._logits(clients, len(bounds) - 1, seed))
+        draw, row = stream_key("partition/labels", seed), stream_key("partition/replaced", seed)
+        parts = []
+        for client in range(clients):
+            places = np.arange(len(labels) * client // clients, len(labels) * (client + 1) // clients)
+            drawn = uniforms(draw, client, places) * cumulated[client, -1]
+            label = np.minimum(np.searchsorted(cumulated[client], drawn, side="right"), len(bounds) - 2)
+            within = (uniforms(row, client, places) * (bounds[label + 1] - bounds[label])).astype(np.int64)
+            parts.append(np.sort(order[bounds[label] + within]))
+        return parts
 
     def _owners(self, labels: NDArray[Any], clients: int, seed: int) -> Ints:
         order, bounds = by_label(labels, seed)

@@ -16,10 +16,18 @@ from typing import Any
 
 from fedtempo.errors import InputError
 from fedtempo.problems.digits import digits
+from fedtempo.problems.images import cifar10, mnist
 from fedtempo.problems.problem import Problem
 from fedtempo.problems.quadratics import quadratics
+from fedtempo.problems.roles import shakespeare
 
-_KNOWN: dict[str, Callable[..., Problem]] = {"digits": digits, "quadratics": quadratics}
+_KNOWN: dict[str, Callable[..., Problem]] = {
+    "digits": digits,
+    "mnist": mnist,
+    "cifar10": cifar10,
+    "shakespeare": shakespeare,
+    "quadratics": quadratics,
+}
 
 
 def named(spec: Mapping[str, Any]) -> Problem:

@@ -35,10 +35,7 @@ class Partition(ABC):
         number = self._clients(clients)
         if number > len(given):
             raise InputError(f"{number} clients cannot share {len(given)} rows: some would be empty; ask for fewer")
-        owners = self._owners(given, number, int(seed))
-        order = np.argsort(owners, kind="stable")
-        bounds = np.searchsorted(owners[order], np.arange(number + 1))
-        return [order[low:high].astype(np.int64) for low, high in pairwise(bounds)]
+        return self._parts(given, number, int(seed))
 
     def only(self, rows: Ints) -> Partition:
         """The partition for a data set of these rows alone."""
@@ -50,6 +47,13 @@ class Partition(ABC):
 
     def _clients(self, clients: int | None) -> int:
         return whole(clients, "clients")
+
+    def _parts(self, labels: NDArray[Any], clients: int, seed: int) -> list[Ints]:
+        """The rows of each client, by their owners."""
+        owners = self._owners(labels, clients, seed)
+        order = np.argsort(owners, kind="stable")
+        bounds = np.searchsorted(owners[order], np.arange(clients + 1))
+        return [order[low:high].astype(np.int64) for low, high in pairwise(bounds)]
 
     @abstractmethod
     def _owners(self, labels: NDArray[Any], clients: int, seed: int) -> Ints:

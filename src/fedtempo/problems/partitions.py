@@ -154,7 +154,7 @@ _KNOWN: dict[str, Callable[..., Partition]] = {
     "shards": LabelShards,
     "one-label": OneLabel,
 }
-_WRITTEN = "iid, dirichlet:ALPHA, dirichlet:ALPHA:unequal, shards:PER_CLIENT, one-label"
+_WRITTEN = "iid, dirichlet:ALPHA, dirichlet:ALPHA:unequal, dirichlet:ALPHA:replacement, shards:PER_CLIENT, one-label"
 
 
 def parse_partition(given: Partition | str | Mapping[str, object]) -> Partition:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Self
 
 import jax
@@ -46,6 +47,8 @@ class Problem:
     rows: Tree
     offsets: Ints
     test: Tree | None
+    test_offsets: Ints | None
+    """Where each client's test rows begin; None: they are everybody's."""
     importance: Importance
     name: str
     description: str | None
@@ -63,7 +66,7 @@ class Problem:
         description: str | None = None,
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        self._set(init, loss, *gather(data), test, importance, metrics, name, description, arguments)
+        self._set(init, loss, *gather(data), test, None, importance, metrics, name, description, arguments)
 
     @classmethod
     def from_rows(
@@ -74,15 +77,27 @@ class Problem:
         parts: Sequence[Any],
         *,
         test: Tree | None = None,
+        test_parts: Sequence[Any] | None = None,
         importance: Weighting = "uniform",
         metrics: Mapping[str, Loss] | None = None,
         name: str = "problem",
         description: str | None = None,
         arguments: Mapping[str, object] | None = None,
     ) -> Self:
-        """From one tree of rows and, per client, the indices of its rows, as a partition gives them."""
+        """From one tree of rows and, per client, the indices of its rows, as a partition gives them.
+
+        With `test_parts`, the indices of each client's own test rows, test measures are means over clients, weighted by
+        importance, of the means over their rows; without, means over all test rows.
+        """
         made = cls.__new__(cls)
-        made._set(init, loss, *deal(rows, parts), test, importance, metrics, name, description, arguments)
+        sizes = None
+        if test_parts is not None:
+            if test is None or len(test_parts) != len(parts):
+                raise InputError(
+                    f"test_parts: {len(test_parts)} for {len(parts)} clients; give test rows, and one each"
+                )
+            test, sizes = deal(test, test_parts)
+        made._set(init, loss, *deal(rows, parts), test, sizes, importance, metrics, name, description, arguments)
         return made
 
     def _set(
@@ -92,6 +107,7 @@ class Problem:
         rows: Tree,
         sizes: Ints,
         test: Tree | None,
+        test_sizes: Ints | None,
         importance: Weighting,
         metrics: Mapping[str, Loss] | None,
         name: str,
@@ -103,10 +119,10 @@ class Problem:
         self._arguments = None if arguments is None else {key: _plain(value) for key, value in arguments.items()}
         self._pooled = False
         self.rows = rows
-        self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self.offsets.setflags(write=False)
+        self.offsets = _bounds(sizes)
         check_finite(rows, self.offsets)
         self.test = None if test is None else like(test, rows, "test")
+        self.test_offsets = None if test_sizes is None else _bounds(test_sizes)
         if test is not None:
             check_finite(self.test, None)
         self._weigh(importance, sizes)
@@ -146,11 +162,18 @@ class Problem:
         own = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
         return jax.tree.map(lambda leaf: leaf[own], self.rows)
 
+    def test_data(self) -> list[Tree]:
+        """The test rows, as views: of each client where they have their own, else as one; none if there are none."""
+        if self.test is None:
+            return []
+        bounds = self.test_offsets if self.test_offsets is not None else [0, len(jax.tree.leaves(self.test)[0])]
+        return [jax.tree.map(lambda leaf: leaf[int(a) : int(b)], self.test) for a, b in pairwise(bounds)]  # noqa: B023
+
     def pooled(self) -> Self:
         """The same rows with a single owner: its loss is the federated one under importance "rows"."""
         made = self._copy()
-        made.offsets = np.array([0, self.num_rows], dtype=np.int64)
-        made.offsets.setflags(write=False)
+        made.offsets = _bounds(np.array([self.num_rows]))
+        made.test_offsets = None
         made.importance = Importance(None, 1)
         made._pooled = True
         return made
@@ -204,7 +227,8 @@ class Problem:
                 digest.update(f"{part}/{name}/{leaf.dtype.name}/{leaf.shape};".encode())
                 octets: Any = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
                 digest.update(octets)
-        digest.update(self.offsets.astype("<i8").tobytes())
+        for bounds in (self.offsets, self.test_offsets):
+            digest.update(b"" if bounds is None else bounds.astype("<i8").tobytes())
         digest.update(",".join(map(text, self.importance.exact)).encode())
         shapes = [leaf.shape for leaf in jax.tree.leaves(self.parameter_shapes)]
         digest.update(f"{leaf_names(self.parameter_shapes)}/{shapes}".encode())
@@ -240,3 +264,10 @@ def _importance(given: Weighting, sizes: Ints) -> Importance:
         return Importance(given, clients)
     except TypeError as error:
         raise InputError(f'importance: {given!r}; give "uniform", "rows" or one value per client') from error
+
+
+def _bounds(sizes: Ints) -> Ints:
+    """Where groups of these sizes begin, and the end; read-only."""
+    found = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    found.setflags(write=False)
+    return found

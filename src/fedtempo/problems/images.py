@@ -1,0 +1,128 @@
+"""MNIST and CIFAR-10 dealt to clients, with the models of the paper's section 5.
+
+Images stay bytes, in memory and on the device, and become numbers where a batch is used: from 0 to 1, and for CIFAR-10
+less the mean of each colour over its deviation. Clients' test images are dealt as their training images are, by the
+same draw of labels. Files are found as `fedtempo.data` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtempo.data import Images, load_cifar10, load_mnist
+from fedtempo.errors import InputError
+from fedtempo.models import CNNS, Classifier, cnn, logistic
+from fedtempo.problems.classification import classification_problem
+from fedtempo.problems.partition import Ints, shuffled
+from fedtempo.problems.partitions import IID, Dirichlet, Partition, parse_partition
+from fedtempo.problems.problem import Problem, Weighting
+
+COLOUR_MEAN = (0.4914, 0.4822, 0.4465)
+COLOUR_DEVIATION = (0.2470, 0.2435, 0.2616)
+"""Of CIFAR-10's training images."""
+
+_EVEN = IID()
+_FEW_LABELS = Dirichlet(0.1)
+
+
+def mnist(
+    clients: int = 10,
+    partition: Partition | str | Mapping[str, object] = _EVEN,
+    *,
+    model: str = "logistic",
+    seed: int = 0,
+    rows: int | None = None,
+    compute: str = "float32",
+    importance: Weighting = "uniform",
+    data_dir: str | Path | None = None,
+) -> Problem:
+    """MNIST's 60 000 images; `model` is "logistic" or the name of a network, as "fedavg-mnist".
+
+    `rows` takes that many training images alone, drawn evenly, and a sixth as many test images. MNIST-shard is
+    ``partition=Dirichlet(0.1)``. `data_dir` is where the files are, unless they are in the cache.
+    """
+    images = load_mnist(data_dir)
+    if model == "logistic":
+        side = images.train_x.shape[1] * images.train_x.shape[2]
+        flat = Images(images.train_x.reshape(-1, side), images.train_y, images.test_x.reshape(-1, side), images.test_y)
+        made = logistic(side, 10, features_first=True)
+        return _dealt("mnist", flat, made, clients, partition, model, seed, rows, compute, importance)
+    deep = images._replace(train_x=images.train_x[..., None], test_x=images.test_x[..., None])
+    network = cnn(_known(model, ("logistic", *CNNS)), deep.train_x.shape[1:], 10, compute=compute)
+    return _dealt("mnist", deep, network, clients, partition, model, seed, rows, compute, importance)
+
+
+def cifar10(
+    clients: int = 10,
+    partition: Partition | str | Mapping[str, object] = _FEW_LABELS,
+    *,
+    model: str = "authors",
+    seed: int = 0,
+    rows: int | None = None,
+    compute: str = "float32",
+    importance: Weighting = "uniform",
+    data_dir: str | Path | None = None,
+) -> Problem:
+    """CIFAR-10's 50 000 images; `model` is the name of a network: "authors", "fedavg-cifar", "fedavg-mnist".
+
+    `rows` takes that many training images alone, drawn evenly, and a fifth as many test images. `compute="bfloat16"`
+    computes the network in shorter numbers: faster on an accelerator. `data_dir` is where the files are, unless they
+    are in the cache.
+    """
+    images = load_cifar10(data_dir)
+    shape = images.train_x.shape[1:]
+    made = cnn(_known(model, tuple(CNNS)), shape, 10, mean=COLOUR_MEAN, deviation=COLOUR_DEVIATION, compute=compute)
+    return _dealt("cifar10", images, made, clients, partition, model, seed, rows, compute, importance)
+
+
+def _known(model: str, names: tuple[str, ...]) -> str:
+    if model not in names:
+        raise InputError(f"model: {model!r} is not known; use one of {', '.join(names)}")
+    return model
+
+
+def _dealt(
+    name: str,
+    images: Images,
+    classifier: Classifier,
+    clients: int,
+    partition: Partition | str | Mapping[str, object],
+    model: str,
+    seed: int,
+    rows: int | None,
+    compute: str,
+    importance: Weighting,
+) -> Problem:
+    rule = parse_partition(partition)
+    if rows is not None:
+        train, test = _some(rows, len(images.train_y), len(images.test_y))
+        images = Images(images.train_x[train], images.train_y[train], images.test_x[test], images.test_y[test])
+    arguments: dict[str, Any] = {"clients": clients, "partition": rule.spec(), "model": model, "seed": seed}
+    arguments |= {} if rows is None else {"rows": rows}
+    arguments |= {} if compute == "float32" else {"compute": compute}
+    return classification_problem(
+        images.train_x,
+        images.train_y,
+        clients=clients,
+        partition=rule,
+        classes=10,
+        test=(images.test_x, images.test_y),
+        split_test=True,
+        seed=seed,
+        importance=importance,
+        name=name,
+        model=classifier,
+        arguments=arguments,
+    )
+
+
+def _some(rows: int, train: int, test: int) -> tuple[Ints, Ints]:
+    """Which images are taken: the same ones for every seed."""
+    if not 1 <= rows <= train:
+        raise InputError(f"rows: {rows} of {train} images; give a number from 1 to {train}, or leave it out")
+    held = max(1, test * rows // train)
+    return np.sort(shuffled(train, "some", 0)[:rows]), np.sort(shuffled(test, "some", 1)[:held])
