@@ -135,7 +135,7 @@ def test_a_folder_that_is_taken(run, tmp_path) -> None:
         ("untill = 3", "run f.toml", 2, "did you mean until?"),
         ("[local]\nlearning_rate = 3", "run f.toml", 2, "'learning_rate' does not exist"),
         ("[times]\ntime = 'F80'", "run f.toml", 2, "did you mean times?"),
-        ("[problem]\nname = 'digit'", "run f.toml", 2, "digits, quadratics"),
+        ("[problem]\nname = 'digit'", "run f.toml", 2, "known are digits, mnist"),
         ("[problem]\nclient = 3", "run f.toml", 2, "no key client"),
         ("[problem]\nname = 'nowhere:make'", "run f.toml", 2, "no module 'nowhere'"),
         ("[[schemes]]\nname = 'fedfx'", "run f.toml", 2, "did you mean fedfix?"),

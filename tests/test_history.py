@@ -262,7 +262,7 @@ def test_an_unfinished_study_is_judged_where_it_is() -> None:
     dataset["loss"].values[2, :, :, :, 20:] = np.nan
     dataset["loss"].values[3, :, :, 2, :] = np.nan
     dataset["loss"].values[4] = np.nan
-    unfinished = History(dataset)
+    unfinished = History(dataset.assign_attrs(finished=0))
     final = unfinished.final()
     np.testing.assert_allclose(final.values[2], dataset["loss"].values[2, ..., 18:20].mean(-1))
     assert np.isnan(final.values[3, :, :, 2]).all()
@@ -272,6 +272,7 @@ def test_an_unfinished_study_is_judged_where_it_is() -> None:
     assert np.isnan(best.dataset["local_lr"].values[4]).all()
     assert unfinished.reached.values[:, 0].tolist()[:4] == [60.0, 60.0, 19.0, 60.0]
     assert int(unfinished.unfinished.sum()) == 2 * 3 * (3 + 1 + 3)
+    assert not History(dataset.assign_attrs(finished=1)).unfinished.any()  # not asked for
 
 
 # -- numbers

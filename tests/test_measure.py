@@ -83,6 +83,29 @@ def test_tiles_cover_every_row_once(sizes) -> None:
     assert sum(len(tiles.start) for tiles in rows.tiles) <= sum(sizes) / most + len(sizes) * most
 
 
+@pytest.mark.parametrize("held", [1.0, 1e3, 1e5])
+def test_means_are_the_same_however_few_runs_are_looked_at_together(held, monkeypatch) -> None:
+    monkeypatch.setattr("fedtempo.measure.HELD_BYTES", 1 << 20)
+    rng = np.random.default_rng(2)
+    models = {"w": jnp.asarray(rng.normal(size=(3, 7))), "b": jnp.asarray(rng.normal(size=7))}
+    rows = rows_of(joined(DATA), SIZES)
+    together = jax.jit(lambda m: group_means([loss, off], m, rows))(models)
+    found = jax.jit(lambda m: group_means([loss, off], m, rows, held))(models)
+    np.testing.assert_allclose(found, together, rtol=1e-5)
+
+
+def test_the_meter_measures_clients_on_test_rows_of_their_own() -> None:
+    values = {"w": RNG.normal(size=(1, 2, 3, 4)), "b": RNG.normal(size=(1, 2, 4))}
+    with jax.enable_x64(True):
+        slots = {n: jnp.asarray(v) for n, v in values.items()}
+        rows = rows_of(joined(DATA), SIZES)
+        found = jax.jit(Meter(loss, {"off": off}, True, shared_test=False))(slots, jnp.int32(0), rows, rows)
+    assert set(found) == {"client_loss", "client_test_loss", "client_test_off"}
+    np.testing.assert_allclose(found["client_test_loss"], found["client_loss"], rtol=1e-12)
+    summary = Shares(np.array([0.5, 0.1, 0.1, 0.1, 0.2]), np.full(5, 0.2)).summary(found, per_client=False)
+    np.testing.assert_allclose(summary["test_loss"], summary["loss"], rtol=1e-12)
+
+
 def test_the_meter_measures_the_model_in_a_slot() -> None:
     """Slots × seeds × runs; test rows where there are some, else the metrics of every client."""
     values = RNG.normal(size=(3, 2, 3, 4)), RNG.normal(size=(3, 2, 4))

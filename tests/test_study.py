@@ -406,3 +406,43 @@ def test_what_numpy_counts_with_is_accepted() -> None:
     history = call(seeds=np.arange(2), points=np.int64(4), until=np.float64(7.5), server_lr=np.array([0.5, 1.0]))
     assert history.dataset.sizes["seed"] == history.dataset.sizes["server_lr"] == 2
     assert history.dataset["time"].values[-1] == 7.5
+
+
+def test_measures_can_begin_late() -> None:
+    whole = ft.simulate(PROBLEM, ft.AsyncFedAvg(), TIMES, until=10, points=11)
+    late = ft.simulate(PROBLEM, ft.AsyncFedAvg(), TIMES, until=10, points=3, measure_from=8)
+    assert late.dataset["time"].values.tolist() == [8, 9, 10]
+    assert np.array_equal(late.dataset["loss"], whole.dataset["loss"].isel(time=slice(8, None)))
+    plain = ft.simulate(PROBLEM, ft.AsyncFedAvg(), TIMES, until=10, points=3, measure_from=8, engine="oracle")
+    np.testing.assert_allclose(late.dataset["loss"], plain.dataset["loss"], rtol=1e-4)
+    assert json.loads(late.attrs["configuration"])["measure_from"] == "8"
+    for given in (-1, 10, "11"):
+        with pytest.raises(ft.InputError, match=f"measure_from: {given} does not lie from 0 to before 10, the end"):
+            ft.simulate(PROBLEM, ft.FedAvg(), TIMES, until=10, measure_from=given)
+
+
+def test_matrix_units_are_used_only_when_asked_for_and_a_processor_has_none() -> None:
+    full = ft.simulate(PROBLEM, ft.FedAvg(), TIMES, until=10, points=2)
+    short = ft.simulate(PROBLEM, ft.FedAvg(), TIMES, until=10, points=2, dtype="tensorfloat32")
+    assert short.dataset["parameter:"].dtype == np.float32
+    np.testing.assert_allclose(short.dataset["loss"], full.dataset["loss"], rtol=1e-3)
+
+
+def test_schemes_may_have_rates_of_their_own() -> None:
+    schemes, local = [ft.FedAvg(), ft.AsyncFedAvg()], ft.LocalSGD(lr=[0.1, 0.2, 0.3])
+    whole = ft.simulate(PROBLEM, schemes, TIMES, until=10, points=3, local=local)
+    some = ft.simulate(PROBLEM, schemes, TIMES, until=10, points=3, local=local, rates={"AsyncFedAvg": [0.2, 0.3]})
+    there = some.dataset["loss"].isel(time=-1, seed=0, weights=0).notnull().values
+    assert there.tolist() == [[True, True, True], [False, True, True]]
+    for scheme, rate in (("FedAvg", 0.1), ("AsyncFedAvg", 0.3)):
+        same = [h.select(scheme=scheme, local_lr=rate).dataset["loss"].values for h in (whole, some)]
+        np.testing.assert_allclose(*same, rtol=1e-6)
+    assert some.finished
+    for rates, said in (
+        ({"FedBuff(2)": [0.1]}, r"there is no scheme 'FedBuff\(2\)'; the schemes are FedAvg, AsyncFedAvg"),
+        ({"FedAvg": [0.5]}, r"FedAvg has \[0.5\]; give some of the local learning rates \[0.1, 0.2, 0.3\]"),
+        ({"FedAvg": []}, r"FedAvg has \[\]"),
+        ([0.1], "is not a table"),
+    ):
+        with pytest.raises(ft.InputError, match=said):
+            ft.simulate(PROBLEM, schemes, TIMES, until=10, local=local, rates=rates)

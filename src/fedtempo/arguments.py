@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from math import isnan
 from numbers import Integral, Real
@@ -13,6 +13,7 @@ import jax
 from fedtempo.clock.ticks import Exact, exact
 from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError
+from fedtempo.grid import RATE
 from fedtempo.local.rule import LocalRule
 from fedtempo.local.solvers import LocalSGD
 from fedtempo.problems.problem import Problem
@@ -80,6 +81,25 @@ def weight_rules(given: object) -> tuple[WeightRule, ...]:
     if len({rule.label for rule in rules}) < max(1, len(rules)):
         raise InputError(f"weights: {given!r}; give at least one rule, and each once")
     return rules
+
+
+def rates_by_scheme(given: object, schemes: object, local: LocalRule) -> dict[str, tuple[float, ...]]:
+    """By the label of a scheme, some of the local learning rates; nothing for schemes that are run at all."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InputError(f"rates: {given!r} is not a table; give {{'FedAvg': [0.1, 0.2]}}")
+    labels = [scheme.label for scheme in _listed(schemes)]
+    known = [value for axis in local.axes if axis.name == RATE for value in axis.values]
+    found: dict[str, tuple[float, ...]] = {}
+    for label, rates in given.items():
+        chosen = tuple(float(rate) for rate in _listed(rates))
+        if label not in labels:
+            raise InputError(f"rates: there is no scheme {label!r}; the schemes are {', '.join(labels)}")
+        if not chosen or not set(chosen) <= set(known):
+            raise InputError(f"rates: {label} has {list(chosen)}; give some of the local learning rates {known}")
+        found[str(label)] = chosen
+    return found
 
 
 def some_seeds(given: object) -> tuple[int, ...]:

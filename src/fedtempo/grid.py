@@ -17,6 +17,9 @@ from fedtempo.errors import InputError
 
 Value = float | int | None
 
+RATE = "local_lr"
+"""The axis of local learning rates."""
+
 
 @dataclass(frozen=True)
 class Axis:

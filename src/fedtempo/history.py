@@ -81,7 +81,8 @@ class History:
     @property
     def unfinished(self) -> xr.DataArray:
         """Which runs have no value at the end of the grid although they did not diverge."""
-        return self.dataset["loss"].isel(time=-1, drop=True).isnull() & ~self.diverged
+        left = self.dataset["loss"].isel(time=-1, drop=True).isnull() & ~self.diverged
+        return left & (not self.attrs.get("finished", 0))  # where all is done, what has no value was not asked for
 
     def values(self, measure: str) -> xr.DataArray:
         """A measure by its name."""

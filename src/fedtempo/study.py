@@ -24,6 +24,7 @@ from fedtempo.arguments import (
     grid_points,
     local_rule,
     one_of,
+    rates_by_scheme,
     real,
     some_schemes,
     some_seeds,
@@ -41,7 +42,7 @@ from fedtempo.engine.on_device import OnDevice
 from fedtempo.engine.reference import reference
 from fedtempo.engine.session import Plan
 from fedtempo.errors import InputError
-from fedtempo.grid import Axis, Value, combinations, numbers
+from fedtempo.grid import RATE, Axis, Value, combinations, numbers
 from fedtempo.history import History
 from fedtempo.local.rule import LocalRule
 from fedtempo.measure import Shares
@@ -68,6 +69,8 @@ class Study:
     local: LocalRule
     rules: tuple[WeightRule, ...]
     server_lr: Axis
+    rates: Mapping[str, tuple[float, ...]]
+    """By scheme, the local learning rates that it is run at; all of them for a scheme that is not named."""
     seeds: tuple[int, ...]
     points: int
     measure_from: Fraction
@@ -93,15 +96,16 @@ class Study:
         """Combinations of the axes that only change numbers."""
         return combinations([axis for axis in self.axes if axis.traced])
 
-    @property
-    def runs_per_seed(self) -> int:
-        """Runs that share a scheme and a seed."""
-        return len(self.rules) * len(self.shapes) * len(self.traced)
+    def traced_of(self, scheme: Scheme) -> list[int]:
+        """Which of the traced combinations a scheme is run at."""
+        rates = self.rates.get(scheme.label)
+        return [k for k, numbers in enumerate(self.traced) if rates is None or numbers.get(RATE) in rates]
 
     @property
     def num_runs(self) -> int:
         """All runs."""
-        return len(self.schemes) * len(self.seeds) * self.runs_per_seed
+        each = sum(len(self.traced_of(scheme)) for scheme in self.schemes)
+        return len(self.seeds) * len(self.rules) * len(self.shapes) * each
 
     def setting(self, scheme: Scheme, seed: int) -> Setting:
         """The clock of a scheme under a seed."""
@@ -140,6 +144,7 @@ class Study:
             "until": text(self.until),
             "local": self.local.spec(),
             "server_lr": list(self.server_lr.values) if self.server_lr.listed else self.server_lr.values[0],
+            **({"rates": {label: list(rates) for label, rates in self.rates.items()}} if self.rates else {}),
             "seeds": list(self.seeds),
             "points": self.points,
             **({"measure_from": text(self.measure_from)} if self.measure_from else {}),
@@ -160,6 +165,7 @@ def simulate(
     local: LocalRule | None = None,
     weights: str | WeightRule | Sequence[str | WeightRule] = ("time-based",),
     server_lr: float | Sequence[float] = 1.0,
+    rates: Mapping[str, Sequence[float]] | None = None,
     seeds: int | Iterable[int] = (0,),
     points: int = 101,
     measure_from: Exact = 0,
@@ -177,10 +183,12 @@ def simulate(
     """Train the problem under every scheme, weight rule, learning rate and seed; the history over virtual time.
 
     Any number may be a list, and each list becomes a dimension of the history. `until` is the virtual time at which all
-    runs end; they are measured at `points` times from `measure_from` to `until`. `surrogate` names the scheme whose
-    shares of rounds weight the surrogate loss (asynchronous FedAvg). `per_client` also keeps the loss of every client.
-    A run whose loss is not a number, or beyond `bound` times max(1, its first loss), counts as diverged; the others go
-    on.
+    runs end; they are measured at `points` times from `measure_from` to `until`. `rates` says by scheme, named by its
+    label, at which of the local learning rates it is run, where it is not to be run at all of them.
+
+    `surrogate` names the scheme whose shares of rounds weight the surrogate loss (asynchronous FedAvg). `per_client`
+    also keeps the loss of every client. A run whose loss is not a number, or beyond `bound` times max(1, its first
+    loss), counts as diverged; the others go on.
 
     `checkpoint` is a folder, saved to every `save_every` seconds: a study that was stopped there goes on, to the same
     bits on a processor; `overwrite` replaces a study that is there. Ctrl-C stops it at the next stretch, saved. A JSON
@@ -195,6 +203,7 @@ def simulate(
         local=local_rule(local),
         rules=weight_rules(weights),
         server_lr=numbers("server_lr", server_lr),
+        rates=rates_by_scheme(rates, schemes, local_rule(local)),
         seeds=some_seeds(seeds),
         points=grid_points(points),
         measure_from=first_measure(measure_from, until),

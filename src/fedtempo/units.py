@@ -39,10 +39,10 @@ def blocks_of(study: Study, cores: int) -> int:
 
 def plans_of(study: Study, machines: dict[int, Machine], blocks: int) -> list[Plan]:
     """The units of a study, and what each needs."""
-    runs = [(r, c) for r in range(len(study.rules)) for c in range(len(study.traced))]
-    cuts = [tuple(part) for part in _cut(runs, blocks)]
     plans: list[Plan] = []
     for s, scheme in enumerate(study.schemes):
+        runs = [(r, c) for r in range(len(study.rules)) for c in study.traced_of(scheme)]
+        cuts = [tuple(part) for part in _cut(runs, blocks) if part]
         together = study.engine == "waves" and study.shares_seeds(scheme)
         for seeds in [study.seeds] if together else [(seed,) for seed in study.seeds]:
             for k in range(len(study.shapes)):

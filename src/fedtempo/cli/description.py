@@ -21,6 +21,7 @@ from fedtempo.schemes import FedBuff, FedFix, Scheme, StagedFedFix
 if TYPE_CHECKING:
     from fedtempo.clock.times import ClientTimes
     from fedtempo.local.rule import LocalRule
+    from fedtempo.problems.problem import Problem
 
 Description = dict[str, Any]
 
@@ -43,7 +44,7 @@ DEFAULT: Description = {
 }
 """What ``fedtempo run`` does when nothing is said: scikit-learn's digits, 20 unequal clients."""
 
-_TOP = (*DEFAULT, "measure_from", "dtype", "engine", "surrogate", "per_client", "bound")
+_TOP = (*DEFAULT, "rates", "measure_from", "dtype", "engine", "surrogate", "per_client", "bound")
 _TIMES = ("times", "law", "spread", "resolution")
 _LOCAL = ("solver", "steps", "lr", "batch_size", "clip", "momentum", "draw", "options")
 
@@ -150,8 +151,8 @@ def local_of(table: Mapping[str, Any]) -> LocalRule:
     return LocalOptax(solver=solver, **rest)
 
 
-def arguments_of(description: Description) -> dict[str, Any]:
-    """What `simulate` is called with for a merged description."""
+def arguments_of(description: Description, problem: Problem | None = None) -> dict[str, Any]:
+    """What `simulate` is called with for a merged description; `problem`: its problem, where it has been made."""
     from fedtempo.problems import named
 
     if description.get("engine") == "oracle":
@@ -159,7 +160,7 @@ def arguments_of(description: Description) -> dict[str, Any]:
             "engine: the oracle keeps no checkpoints and is for short runs from Python, "
             "ft.simulate(…, engine='oracle'); use auto, events or waves"
         )
-    problem = named(dict(description["problem"]))
+    problem = problem if problem is not None else named(dict(description["problem"]))
     plain = {k: description[k] for k in _TOP if k in description and k not in ("problem", "times", "local", "schemes")}
     if "surrogate" in plain:
         plain["surrogate"] = scheme_of(plain["surrogate"])

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from fedtempo.errors import InputError
-from fedtempo.grid import Axis, Value, counts, numbers
+from fedtempo.grid import RATE, Axis, Value, counts, numbers
 from fedtempo.local.batches import DRAWS, Draw
 from fedtempo.local.rule import Gradient, Hyper, Job, LocalRule, Params, State
 
@@ -64,7 +64,7 @@ class LocalOptax(LocalRule):
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        rate = numbers("local_lr", self.lr)
+        rate = numbers(RATE, self.lr)
         clip = () if self.clip is None else (numbers("clip", self.clip),)
         others = tuple(numbers(name, value, reaches=True) for name, value in self.options.items())
         shape = (counts("local_steps", self.steps), counts("batch_size", self.batch_size, none="all rows"))
@@ -78,7 +78,7 @@ class LocalOptax(LocalRule):
 
     def transformation(self, hyper: Mapping[str, Any]) -> optax.GradientTransformation:
         """The solver with these hyper-parameters."""
-        solver = self.solver(learning_rate=hyper["local_lr"], **{name: hyper[name] for name in self.options})
+        solver = self.solver(learning_rate=hyper[RATE], **{name: hyper[name] for name in self.options})
         return solver if self.clip is None else optax.chain(optax.clip_by_global_norm(hyper["clip"]), solver)
 
     @property

@@ -32,3 +32,12 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whole or not at all."""
+
+    def write(file: BinaryIO) -> None:
+        file.write(text.encode())
+
+    write_whole(path, write)

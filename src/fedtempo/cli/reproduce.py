@@ -1,0 +1,164 @@
+"""``fedtempo reproduce``: the paper's figures, run and drawn again, and which of its statements hold."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedtempo.cli import options as o
+from fedtempo.cli.data import DataDir
+from fedtempo.errors import DataMissing, InputError
+
+if TYPE_CHECKING:
+    from fedtempo.history import History
+    from fedtempo.reproduce.figure_file import Figure, Part
+    from fedtempo.runner import Progress
+
+
+def reproduce(
+    what: Annotated[
+        list[str],
+        typer.Argument(help="fig1 to fig7, claims, all; or a figure file of your own (.toml)."),
+    ],
+    scale: Annotated[
+        str,
+        typer.Option("--scale", help="quick: minutes on two cores; paper: one GPU; full: the paper's own horizons."),
+    ] = "quick",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for results and pictures.", show_default="results/reproduce-<scale>"),
+    ] = None,
+    from_results: Annotated[
+        Path | None,
+        typer.Option("--from-results", help="Run nothing; draw and judge what is in this folder.", show_default=False),
+    ] = None,
+    part: Annotated[
+        list[str] | None, typer.Option("--part", help="Only this part, as mnist; repeat for more.", show_default=False)
+    ] = None,
+    picture: Annotated[str, typer.Option("--format", help="svg, png or pdf.")] = "svg",
+    data_dir: DataDir = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results of another setting.")] = False,
+    verbose: o.Verbose = 0,
+    quiet: o.Quiet = False,
+) -> None:
+    """Run the paper's experiments again, draw its figures, and say which of its statements hold.
+
+    Results lie in a folder, a small NetCDF file for each part of a figure. What is there is not run again; Ctrl-C stops
+    and keeps everything, the same command goes on.
+    """
+    if verbose or quiet:
+        o.set_loudness(verbose, quiet)
+    from fedtempo.cli.run import prepare_jax
+    from fedtempo.report.style import ENDINGS
+    from fedtempo.reproduce.figure_file import FIGURES, read_figure
+
+    if picture not in ENDINGS:
+        raise InputError(f"--format: {picture!r} is not known; use one of {', '.join(ENDINGS)}")
+    names = [name for given in what for name in ((*FIGURES, "claims") if given == "all" else (given,))]
+    figures = [read_figure(name, scale) for name in dict.fromkeys(names) if name != "claims"]
+    wanted = _wanted(figures, part)
+    folder = out if out is not None else from_results or Path("results") / f"reproduce-{scale}"
+    prepare_jax()
+    if from_results is None:
+        _check_data(figures, wanted, data_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot make this folder ({error.strerror}); choose another --out") from None
+    for figure in figures:
+        results = (
+            _read(figure, from_results)
+            if from_results is not None
+            else _run(figure, folder, wanted, data_dir, overwrite=overwrite, quiet=quiet)
+        )
+        _present(figure, results, folder / f"{figure.name}.{picture}")
+    if "claims" in names:
+        _judge(from_results or folder, folder, scale)
+
+
+def _wanted(figures: Sequence[Figure], given: list[str] | None) -> Callable[[Part], bool]:
+    """Which parts are meant."""
+    if not given:
+        return lambda part: True
+    known = [part.name for figure in figures for part in figure.parts]
+    for name in given:
+        if name not in known:
+            raise InputError(f"--part: there is no part {name!r}{o.nearest(name, known)}")
+    return lambda part: part.name in given
+
+
+def _check_data(figures: Sequence[Figure], wanted: Callable[[Part], bool], data_dir: Path | None) -> None:
+    """Refuse to begin where a data set is missing that will be needed."""
+    from fedtempo.data.places import needed
+    from fedtempo.reproduce.stages import STORED
+
+    names = [str(p.study.get("problem", {}).get("name")) for f in figures for p in f.parts if wanted(p)]
+    for name in dict.fromkeys(names):
+        if name in STORED:
+            needed(name, data_dir)
+
+
+def _run(
+    figure: Figure,
+    folder: Path,
+    wanted: Callable[[Part], bool],
+    data_dir: Path | None,
+    *,
+    overwrite: bool,
+    quiet: bool,
+) -> dict[str, History]:
+    from fedtempo.cli.progress import reporting
+    from fedtempo.cli.stopping import stoppable
+    from fedtempo.reproduce.stages import Place, run_part
+
+    kept = f"stopped, and everything so far is kept in {folder}; the same command goes on"
+    with stoppable(kept) if figure.parts else nullcontext(), reporting(quiet) as report:
+
+        def tell(label: str) -> Callable[[Progress], None] | None:
+            if not quiet:
+                print(f"fedtempo: {label}", file=sys.stderr)  # noqa: T201
+            return report
+
+        place = Place(folder, data_dir, overwrite, tell)
+        done = {part.name: run_part(part, place) for part in figure.parts if wanted(part)}
+    return _read(figure, folder, missing_ok=True) | done
+
+
+def _read(figure: Figure, folder: Path, *, missing_ok: bool = False) -> dict[str, History]:
+    from fedtempo.reproduce.results import load
+
+    found = {part.name: load(folder, part, scout=part.only_scout) for part in figure.parts}
+    there = {name: history for name, history in found.items() if history is not None}
+    if figure.parts and not there and not missing_ok:
+        raise DataMissing(f"{folder}: there are no results of {figure.name}; run it, or give another --from-results")
+    return there
+
+
+def _present(figure: Figure, results: dict[str, History], path: Path) -> None:
+    from fedtempo.reproduce.drawing import draw, note
+
+    draw(figure, results, path)
+    typer.echo(f"{path}: {figure.title} ({figure.place}). {note(figure, results) if results else figure.about}")
+
+
+def _judge(results: Path, folder: Path, scale: str) -> None:
+    from fedtempo.report.files import write_text
+    from fedtempo.reproduce.claims import judge
+    from fedtempo.reproduce.claims_page import markdown, show_claims
+    from fedtempo.reproduce.figure_file import FIGURES, read_figure
+
+    found = {}
+    for name in FIGURES:
+        figure = read_figure(name, scale)
+        if figure.parts:
+            found[name] = _read(figure, results, missing_ok=True)
+    claims = judge(found)
+    show_claims(claims)
+    page = folder / "claims.md"
+    write_text(page, markdown(claims))
+    typer.echo(f"{page}: the same with all cases")

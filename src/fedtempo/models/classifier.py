@@ -1,0 +1,62 @@
+"""What every classifier shares: a loss and an accuracy made of its logits.
+
+ℓ(θ; x, y) = log Σ_c exp(z_c) − z_y,    z = logits(θ, x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Tree = Any
+Init = Callable[[jax.Array], Tree]
+Loss = Callable[[Tree, Tree], Any]
+Logits = Callable[[Tree, jax.Array], jax.Array]
+"""(params, x) → [classes, rows]: with labels first, sums over labels are sums of whole vectors."""
+
+
+class Classifier(NamedTuple):
+    """A model of (x, y) batches: y holds labels 0 to C − 1."""
+
+    init: Init
+    loss: Loss
+    accuracy: Loss
+
+
+def classifier(init: Init, logits: Logits) -> Classifier:
+    """The classifier that these logits make."""
+
+    def loss(params: Tree, batch: Tree) -> jax.Array:
+        x, y = batch
+        return cross_entropy(logits(params, x), y)
+
+    def accuracy(params: Tree, batch: Tree) -> jax.Array:
+        x, y = batch
+        z = logits(params, x)
+        return jnp.mean(jnp.argmax(z, axis=0) == y, dtype=z.dtype)
+
+    return Classifier(init, loss, accuracy)
+
+
+def cross_entropy(z: jax.Array, y: jax.Array) -> jax.Array:
+    """The mean over rows of log Σ_c exp(z_c) − z_y, of z [classes, rows]."""
+    z = z - jax.lax.stop_gradient(z.max(axis=0))
+    own = jnp.where(y == jnp.arange(len(z))[:, None], z, 0).sum(axis=0)  # a gather would scatter in its gradient
+    return jnp.mean(jnp.log(jnp.exp(z).sum(axis=0)) - own)
+
+
+def uniform_init(key: jax.Array, name: str, shape: tuple[int, ...], fan_in: int) -> jax.Array:
+    """U(−1/√fan_in, 1/√fan_in), PyTorch's default for a layer's weights and bias; drawn from the stream `name`."""
+    own = named_key(key, name)
+    bound = fan_in**-0.5
+    return jax.random.uniform(own, shape, jnp.float32, -bound, bound)
+
+
+def named_key(key: jax.Array, name: str) -> jax.Array:
+    """A key for one array of a model: adding an array changes no other."""
+    for letter in name.encode():
+        key = jax.random.fold_in(key, letter)
+    return key
