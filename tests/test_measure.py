@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.measure import Meter, Shares, group_means, rows_of
+from fedtempo.measure import HELD_BYTES, Meter, Shares, group_means, rows_of
 
 SIZES = (1, 40, 3, 17, 16)
 RNG = np.random.default_rng(0)
@@ -85,7 +85,7 @@ def test_tiles_cover_every_row_once(sizes) -> None:
 
 @pytest.mark.parametrize("held", [1.0, 1e3, 1e5])
 def test_means_are_the_same_however_few_runs_are_looked_at_together(held, monkeypatch) -> None:
-    monkeypatch.setattr("fedtempo.measure.HELD_BYTES", 1 << 20)
+    monkeypatch.setitem(HELD_BYTES, "cpu", 1 << 20)
     rng = np.random.default_rng(2)
     models = {"w": jnp.asarray(rng.normal(size=(3, 7))), "b": jnp.asarray(rng.normal(size=7))}
     rows = rows_of(joined(DATA), SIZES)

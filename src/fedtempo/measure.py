@@ -26,8 +26,9 @@ Function = Callable[[Any, Any], Any]
 
 EVALUATED_AT_ONCE = 1 << 22
 """About how many numbers of rows × runs × features are looked at together."""
-HELD_BYTES = 1 << 30
-"""About how many bytes lie between the layers of a model, over the rows and runs that are looked at together."""
+HELD_BYTES = {"cpu": 1 << 30, "gpu": 1 << 34}
+"""By kind of device, about how many bytes lie between the layers of a model, over the rows and runs that are looked at
+together."""
 TILE = 512
 """Rows that the loss is given at once, at most."""
 
@@ -97,7 +98,7 @@ def _added(
     total, length = tiles.start.shape[0], tiles.span.shape[0]
     runs = sums.shape[-1]
     block = _block(rows, total, length, runs, row_bytes)
-    at_once = max(1, int(HELD_BYTES // max(1.0, row_bytes * block * length)))
+    at_once = max(1, int(_room() // max(1.0, row_bytes * block * length)))
 
     def of_run(model: Tree, batches: Tree) -> jax.Array:
         def of_tile(batch: Tree) -> jax.Array:
@@ -123,12 +124,14 @@ def _added(
     return loop(0, -(-total // block), add, sums)
 
 
+def _room() -> int:
+    return HELD_BYTES.get(jax.default_backend(), HELD_BYTES["cpu"])
+
+
 def _block(rows: Tree, tiles: int, length: int, runs: int, row_bytes: float) -> int:
     """Tiles at once: many, but not so many that what lies between two layers fills the memory."""
     width = max((int(np.prod(x.shape[1:])) for x in jax.tree.leaves(rows)), default=1)
-    fit = min(
-        EVALUATED_AT_ONCE // (runs * max(1, width) * length), HELD_BYTES // max(1, int(row_bytes * runs * length))
-    )
+    fit = min(EVALUATED_AT_ONCE // (runs * max(1, width) * length), _room() // max(1, int(row_bytes * runs * length)))
     return max(1, min(tiles, fit))
 
 
