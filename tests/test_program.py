@@ -15,7 +15,7 @@ import fedtempo as ft
 from fedtempo.clock.setting import Setting
 from fedtempo.engine.program import grid_times, pieces
 from fedtempo.engine.slots import FIRST, NOBODYS
-from fedtempo.engine.waves import GROUP, grouped, wave_starts
+from fedtempo.engine.waves import grouped, wave_starts
 from fedtempo.rules import Arrived, Close, WaitingRule
 
 HALVES = st.integers(1, 12).map(lambda n: Fraction(n, 4))
@@ -248,16 +248,16 @@ def test_waves_hold_events_that_do_not_need_each_other(case, width) -> None:
 
 
 @settings(derandomize=True, deadline=None, max_examples=30)
-@given(cases(), st.sampled_from([1, 3, 100]))
-def test_waves_are_padded_with_events_that_do_nothing(case, width) -> None:
+@given(cases(), st.sampled_from([1, 3, 100]), st.sampled_from([1, 4, 128]))
+def test_waves_are_padded_with_events_that_do_nothing(case, width, group) -> None:
     """Where no round closes nothing is written: of two writes to one slot at once either could win."""
     for piece in program(**case).pieces:
         starts = wave_starts(piece, width)
-        loaded = grouped(piece, width, case["capacity"], np.dtype(np.float64))
+        loaded = grouped(piece, width, group, case["capacity"], np.dtype(np.float64))
         waves = len(starts) - 1
-        assert loaded.groups * GROUP >= waves > (loaded.groups - 1) * GROUP
+        assert loaded.groups * group >= waves > (loaded.groups - 1) * group
         events, weight = (np.asarray(x).reshape(-1, width, x.shape[-1]) for x in loaded.waves)
-        assert len(events) >= loaded.groups * GROUP
+        assert len(events) >= loaded.groups * group
         active = events[..., 4] == 1
         np.testing.assert_array_equal(active[:waves].sum(axis=1), np.diff(starts))
         assert not active[waves:].any()

@@ -19,7 +19,7 @@ from fedtempo.engine.numerics import Precision, cast, kept_as
 from fedtempo.engine.on_device import OnDevice
 from fedtempo.engine.program import Piece
 from fedtempo.engine.task import FULL_BLOCK, RUNS, Runs, State, Task, Tree
-from fedtempo.engine.waves import Loaded, grouped, wave_loop, wave_starts
+from fedtempo.engine.waves import GROUPS, Loaded, grouped, wave_loop, wave_starts
 from fedtempo.engine.work import gradient_work, loss_work
 from fedtempo.errors import InputError
 from fedtempo.local.batches import batch_key, init_key
@@ -33,6 +33,8 @@ MOST_DRAWN = 1 << 22
 MARK_BYTES = 1 << 26
 MOST_MARKS = 32
 WAVE_BYTES = 1 << 36
+GROUP_SECONDS = 0.02
+"""About how long a group of waves may take."""
 """What lies between the layers of all models of a wave, at most."""
 
 
@@ -167,6 +169,7 @@ class WaveMachine(Machine):
 
     WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
     width = 1
+    group = GROUPS[-1]
 
     @property
     def turn(self) -> None:
@@ -187,9 +190,10 @@ class WaveMachine(Machine):
         held = runs * max(self.model_bytes, work.held)
         fit = [w for w in self.WIDTHS if w * held <= WAVE_BYTES and w * runs * self.model_bytes <= 2**31] or [1]
         self.width = min(fit, key=lambda w: sum(len(wave_starts(p, w)) - 1 for p in pieces) * (start + w * lane))
+        self.group = max(g for g in GROUPS if g == 1 or g * (start + self.width * lane) <= GROUP_SECONDS)
 
     def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Loaded:
-        return grouped(piece, self.width, capacity, kept_as(self.dtype))
+        return grouped(piece, self.width, self.group, capacity, kept_as(self.dtype))
 
     def advance(self, state: State, runs: Runs, loaded: Loaded, first: int, last: int) -> State:
         for group in range(loaded.groups):

@@ -23,14 +23,14 @@ from fedtempo.engine.slots import MAKING, NOBODYS
 from fedtempo.engine.task import RUNS, Data, Runs, State, Task, Tree, at
 from fedtempo.server_rule import LinearRule
 
-GROUP = 128
-"""Waves in one call."""
+GROUPS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Waves in one call, as the work of a wave allows: the last call of a piece is filled up with empty ones."""
 UNROLLED = 16
 """Up to this width prefix sums are written out; beyond, they are a product with a triangular matrix."""
 
 
 class Waves(NamedTuple):
-    """The waves of a piece, in groups: [groups, GROUP, width, …] each, few arrays since each costs a transfer."""
+    """The waves of a piece, in groups: [groups, group, width, …] each, few arrays since each costs a transfer."""
 
     events: jax.Array
     """[…, 5] client, job, slot to read, slot to write (nobody's if no round closes), 1 where there is an event."""
@@ -63,14 +63,14 @@ def wave_starts(piece: Piece, width: int) -> NDArray[np.int64]:
     return np.array(starts, dtype=np.int64)
 
 
-def grouped(piece: Piece, width: int, capacity: int, dtype: Any) -> Loaded:
+def grouped(piece: Piece, width: int, group: int, capacity: int, dtype: Any) -> Loaded:
     """The waves of a piece on the device, padded to the number of waves that `capacity` events could make."""
     starts = wave_starts(piece, width)
     waves = len(starts) - 1
     place = starts[:-1, None] + np.arange(width)
     active = place < starts[1:, None]
     place = np.where(active, place, 0)
-    events = np.zeros((-(-capacity // GROUP) * GROUP, width, 5), dtype=np.int32)
+    events = np.zeros((-(-capacity // group) * group, width, 5), dtype=np.int32)
     weight = np.zeros((*events.shape[:2], len(piece.weight)), dtype=dtype)
     if waves:
         closes = active & piece.closes[place]
@@ -82,8 +82,8 @@ def grouped(piece: Piece, width: int, capacity: int, dtype: Any) -> Loaded:
         )
         events[:waves] = np.stack([*columns, active], axis=-1)
         weight[:waves] = np.moveaxis(piece.weight[:, place] * active, 0, -1)
-    in_groups = (x.reshape(-1, GROUP, *x.shape[1:]) for x in (events, weight))
-    return Loaded(Waves(*jax.device_put(tuple(in_groups))), -(-waves // GROUP))
+    in_groups = (x.reshape(-1, group, *x.shape[1:]) for x in (events, weight))
+    return Loaded(Waves(*jax.device_put(tuple(in_groups))), -(-waves // group))
 
 
 def wave_loop(task: Task) -> Callable[[State, Data, Runs, Waves, jax.Array], State]:

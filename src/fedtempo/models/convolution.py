@@ -3,7 +3,8 @@
     y[r, c] = Σ_{i, j} x[r + i, c + j] · w[i, j]
 
 Under batching over clients, each with a kernel of its own, this is one product a client: much faster than grouped
-convolutions, on processors and on accelerators.
+convolutions, on processors and on accelerators. Images are [rows, height, width, channels] here, which is fastest on
+processors; `channels_first` has the same functions in the order that accelerators like.
 """
 
 from __future__ import annotations
@@ -12,6 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from fedtempo.models.precision import product
+
+
+def arranged(images: jax.Array) -> jax.Array:
+    """Images [rows, height, width, channels] in the order of this module: as they are."""
+    return images
+
+
+def per_channel(numbers: jax.Array) -> jax.Array:
+    """One number a channel, to be used with images of this order."""
+    return numbers
 
 
 def convolve(x: jax.Array, kernel: jax.Array, *, same: bool = False) -> jax.Array:
@@ -38,3 +49,8 @@ def max_pool(x: jax.Array) -> jax.Array:
     height, width = x.shape[1] // 2, x.shape[2] // 2
     x = x[:, : 2 * height, : 2 * width]
     return x.reshape(x.shape[0], height, 2, width, 2, x.shape[3]).max(axis=(2, 4))
+
+
+def flat(x: jax.Array) -> jax.Array:
+    """[channels · height · width, rows] the images as features."""
+    return x.transpose(3, 1, 2, 0).reshape(-1, len(x))

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 
 from fedtempo.errors import InputError
+from fedtempo.models import channels_first, convolution
 from fedtempo.models.classifier import Classifier, Tree, classifier, uniform_init
-from fedtempo.models.convolution import convolve, max_pool
 from fedtempo.models.precision import add_bias, check_compute, compute_type, product
 
 
@@ -61,15 +61,19 @@ def cnn(
         raise InputError(f"model: {name!r} is not known; use one of {', '.join(CNNS)}")
     check_compute(compute)
     layout = CNNS[name]
-    side, channels = layout.crop or shape[0], shape[2]
+    height, width, channels = shape
+    for what, numbers in (("mean", mean), ("deviation", deviation)):
+        if len(numbers) not in (1, channels):
+            raise InputError(f"{what}: {len(numbers)} numbers for {channels} channels; give one, or one for each")
+    sides = [layout.crop or height, layout.crop or width]
     sizes: list[tuple[int, int]] = []
     for out, pooled in zip(layout.channels, layout.pooled, strict=True):
         sizes.append((channels, out))
-        side = side if layout.same else side - layout.kernel + 1
-        side, channels = side // 2 if pooled else side, out
-    if side < 1:
-        raise InputError(f"model: images of {shape[0]} × {shape[1]} are too small for {name}; give larger ones")
-    dense = [side * side * channels, *layout.hidden, classes]
+        sides = sides if layout.same else [side - layout.kernel + 1 for side in sides]
+        sides, channels = [side // 2 for side in sides] if pooled else sides, out
+    if min(sides) < 1 or min(height, width) < (layout.crop or 0):
+        raise InputError(f"model: images of {height} × {width} are too small for {name}; give larger ones")
+    dense = [prod(sides) * channels, *layout.hidden, classes]
 
     def init(key: jax.Array) -> Tree:
         params: dict[str, Any] = {}
@@ -86,17 +90,19 @@ def cnn(
         if layout.crop is not None:
             top, left = (x.shape[1] - layout.crop) // 2, (x.shape[2] - layout.crop) // 2
             x = x[:, top : top + layout.crop, left : left + layout.crop]
-        x = ((x.astype(own) / 255 - jnp.asarray(mean, own)) / jnp.asarray(deviation, own)).astype(kind)
+        order = channels_first if jax.default_backend() != "cpu" else convolution
+        spread = [order.per_channel(jnp.asarray(numbers, own)) for numbers in (mean, deviation)]
+        x = ((order.arranged(x).astype(own) / 255 - spread[0]) / spread[1]).astype(kind)
         for k, pooled in enumerate(layout.pooled):
             layer = params[f"conv{k}"]
-            x = add_bias(convolve(x, layer["weights"], same=layout.same), layer["bias"])
-            x = jax.nn.relu(max_pool(x) if pooled else x)
-        x = x.reshape(len(x), -1)
+            x = add_bias(order.convolve(x, layer["weights"], same=layout.same), order.per_channel(layer["bias"]))
+            x = jax.nn.relu(order.max_pool(x) if pooled else x)
+        x = order.flat(x)
         for k in range(len(dense) - 2):
             layer = params[f"dense{k}"]
-            x = jax.nn.relu(add_bias(product(x, layer["weights"]), layer["bias"]))
+            x = jax.nn.relu(add_bias(product(x, layer["weights"], 0), layer["bias"][:, None]))
         layer = params[f"dense{len(dense) - 2}"]
-        z: jax.Array = (x.astype(own) @ layer["weights"] + layer["bias"]).T
+        z: jax.Array = layer["weights"].T @ x.astype(own) + layer["bias"][:, None]
         return z
 
     return classifier(init, logits)
