@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types unit wheel fuzz bench bench-clock bench-engine check-accelerator lock format clean
+.PHONY: torch demo test lint types unit wheel fuzz bench bench-clock bench-engine bench-models check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(READY)
@@ -31,14 +31,20 @@ wheel: $(READY)
 fuzz: $(READY)
 	FEDTEMPO_CASES=4000 $(BIN)/python -m pytest tests/test_rival.py tests/test_server.py
 
-bench: bench-clock bench-engine
+bench: bench-clock bench-engine bench-models
 
 bench-clock: $(READY)
 	$(BIN)/python benchmarks/clock.py
 
-bench-engine: $(READY)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/bench.txt
+bench-engine: torch
 	$(BIN)/python benchmarks/engine.py
+
+# One step of every network: equal to PyTorch's, and how fast beside it.
+bench-models: torch
+	$(BIN)/python benchmarks/models.py
+
+torch: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/bench.txt
 
 # The same batches and answers on this machine's accelerator as by the plain loop.
 check-accelerator: $(READY)

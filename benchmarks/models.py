@@ -88,6 +88,10 @@ def theirs(name: str, steps: int) -> Lap:
     return lap
 
 
+REST_SECONDS = 0.3
+"""Between laps: threads of one library that wait in a loop would slow the other down."""
+
+
 def speed(name: str, repeats: int, steps: int) -> None:
     contestants = {"PyTorch": (theirs(name, steps), steps), "fedtempo": (ours(name, steps, 1, "float32"), steps)}
     contestants[f"fedtempo, {RUNS} runs"] = (ours(name, max(1, steps // RUNS), RUNS, "float32"), max(RUNS, steps))
@@ -99,6 +103,7 @@ def speed(name: str, repeats: int, steps: int) -> None:
     laps: dict[str, list[float]] = {label: [] for label in contestants}
     for repeat in range(repeats + 1):
         for label, (lap, work) in contestants.items():
+            time.sleep(REST_SECONDS)
             begin = time.perf_counter()
             lap()
             took = 1e3 * (time.perf_counter() - begin) / work
@@ -114,7 +119,7 @@ def speed(name: str, repeats: int, steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=6, help="of one lap")
+    parser.add_argument("--steps", type=int, default=18, help="of one lap")
     parser.add_argument("--only", action="append", help="a network alone; may be repeated")
     parser.add_argument("--quick", action="store_true", help="two repeats: to see that it runs")
     options = parser.parse_args()
