@@ -490,6 +490,18 @@ def test_early_is_a_tenth_of_the_descent(true_results):
 # -- figure 3
 
 
+def test_a_grid_that_begins_too_late_shows_nothing_of_the_beginning(true_results):
+    coarse = {
+        name: type(part)(
+            part.dataset.isel(time=[0, *range(part.dataset.sizes["time"] // 2, part.dataset.sizes["time"])])
+        )
+        for name, part in true_results["fig2"].items()
+    }
+    found = claim(9, {**true_results, "fig2": coarse})
+    assert found.verdict == "undecided"
+    assert all("too late to see the beginning" in case.note for case in found.cases)
+
+
 def test_work_is_judged_by_rate():
     def change(rule, rate, amount, seed, curve):
         return curve - 1.2 * amount / 25 if rate == 0.005 else curve

@@ -84,6 +84,17 @@ def test_every_figure_of_the_paper_can_be_read_at_every_scale():
                     assert part.scout is None
 
 
+def test_a_study_on_stored_data_takes_the_folder_too(tmp_path, capsys, monkeypatch):
+    data = true_formats.mnist(tmp_path / "data", rows=(60, 20))
+    words = f"run --problem mnist --clients 6 --until 2 --lr 0.1 --seeds 1 --points 2 --out {tmp_path / 'x'} --quiet"
+    code, out, err = in_process(capsys, monkeypatch, f"{words} --data-dir {data}")
+    assert (code, err) == (0, "")
+    assert "mnist" in out
+    code, _, err = in_process(capsys, monkeypatch, f"{words} --overwrite --data-dir {tmp_path}")
+    assert code == 3
+    assert "fedtempo data get mnist" in err
+
+
 def test_the_full_scale_is_the_papers_setting():
     parts = {p.name: p.study for p in read_figure("fig2", "full").parts}
     assert list(parts) == ["mnist", "mnist-shard", "cifar10", "shakespeare"]

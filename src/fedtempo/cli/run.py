@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.cli.data import DataDir
 from fedtempo.errors import InputError, ResultsConflict
 
 if TYPE_CHECKING:
@@ -32,13 +33,18 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the study that is in the folder.")] = False,
     problem: Annotated[
         str | None,
-        typer.Option("--problem", help="digits, quadratics, or package.module:function.", show_default="digits"),
+        typer.Option(
+            "--problem",
+            help="digits, mnist, cifar10, shakespeare, quadratics, or package.module:function.",
+            show_default="digits",
+        ),
     ] = None,
     clients: o.Clients = None,
     partition: Annotated[
         str | None,
         typer.Option("--partition", help="iid, dirichlet:0.1, shards:2, one-label.", show_default="dirichlet:0.1"),
     ] = None,
+    data_dir: DataDir = None,
     times: Annotated[
         str | None, typer.Option("--times", help="F<X>, a list, or a trace file.", show_default="F80")
     ] = None,
@@ -92,6 +98,7 @@ def run(
         problem=problem,
         clients=clients,
         partition=partition,
+        data_dir=None if data_dir is None else str(data_dir),
         times=times,
         law=law,
         spread=spread,
@@ -139,7 +146,7 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
     tables: dict[str, dict[str, Any]] = {name: dict(out.get(name, {})) for name in ("problem", "times", "local")}
     if "problem" in flags and flags["problem"] != tables["problem"].get("name", DEFAULT["problem"]["name"]):
         tables["problem"] = {"name": flags["problem"]}
-    for name in ("clients", "partition"):
+    for name in ("clients", "partition", "data_dir"):
         if name in flags:
             tables["problem"][name] = flags[name]
     if {"times", "law"} & flags.keys():

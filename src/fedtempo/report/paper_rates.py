@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 
 from fedtempo.grid import RATE
 from fedtempo.history import History
+from fedtempo.report.paper_curves import draw_schemes, rate_of, rule_of, scale_losses, scheme_curves, scheme_looks
 from fedtempo.report.paper_parts import (
     blank,
     blank_figure,
-    draw_schemes,
     label_below,
     legend_below,
     linear_time,
@@ -24,12 +24,7 @@ from fedtempo.report.paper_parts import (
     name_of,
     panels,
     rate_head,
-    rate_of,
-    rule_of,
-    scale_losses,
-    scheme_curves,
     scheme_handles,
-    scheme_looks,
 )
 from fedtempo.report.style import STYLE
 

@@ -18,13 +18,21 @@ from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextArea, VPacker
 
 from fedtempo.history import History
-from fedtempo.report.paper_parts import (
+from fedtempo.report.paper_curves import (
     SMALL,
     Curve,
     Look,
-    blank,
     draw_ends,
     draw_schemes,
+    rate_of,
+    rate_text,
+    rule_of,
+    scale_losses,
+    scheme_curves,
+    scheme_looks,
+)
+from fedtempo.report.paper_parts import (
+    blank,
     end_handle,
     head,
     label_below,
@@ -32,13 +40,7 @@ from fedtempo.report.paper_parts import (
     linear_time,
     lone,
     panels,
-    rate_of,
-    rate_text,
-    rule_of,
-    scale_losses,
-    scheme_curves,
     scheme_handles,
-    scheme_looks,
 )
 from fedtempo.report.style import INK, STYLE
 from fedtempo.reproduce.choice import at_own_rates

@@ -23,22 +23,18 @@ from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.history import History
 from fedtempo.report.history_axes import floor_of, scale
+from fedtempo.report.paper_curves import Curve, Look, crosses, draw_curve, rule_looks
 from fedtempo.report.paper_parts import (
-    Curve,
-    Look,
     band_handle,
     blank,
     blank_figure,
     cross_handle,
-    crosses,
-    draw_curve,
     has_bands,
     label_below,
     legend_below,
     name_of,
     panels,
     rate_head,
-    rule_looks,
 )
 from fedtempo.report.style import STYLE
 

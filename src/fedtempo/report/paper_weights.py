@@ -25,28 +25,30 @@ from fedtempo.clock.times import Floats
 from fedtempo.history import History
 from fedtempo.report.history_axes import floor_of, scale
 from fedtempo.report.history_summary import FAIR
-from fedtempo.report.paper_parts import (
+from fedtempo.report.paper_curves import (
     BIASED,
     SMALL,
     Curve,
-    band_handle,
-    blank,
-    cross_handle,
     curve_of,
     draw_curve,
     draw_ends,
+    mark_divergence,
+    rate_of,
+    rate_text,
+    rule_looks,
+)
+from fedtempo.report.paper_parts import (
+    band_handle,
+    blank,
+    cross_handle,
     end_handle,
     has_bands,
     head,
     label_below,
     legend_below,
     lone,
-    mark_divergence,
     names_of,
     panels,
-    rate_of,
-    rate_text,
-    rule_looks,
     thousands,
 )
 from fedtempo.report.phrases import signed

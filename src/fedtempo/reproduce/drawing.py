@@ -68,8 +68,8 @@ def note(figure: Figure, results: Mapping[str, History]) -> str:
 def setting_words(part: Part, history: History) -> str:
     """The setting of a part's results; in brackets the paper's, where it is another."""
     about = told(history)
-    run: dict[str, Any] = about.get("study", part.study)
-    paper: dict[str, Any] = about.get("paper", part.full)
+    run: dict[str, Any] = about["study"]
+    paper: dict[str, Any] = about["paper"]
     words = [_horizon(run, paper)]
     count = len(run.get("seeds", []))
     words.append(f"{count} seed{'s' if count != 1 else ''}" + _other(count, len(paper.get("seeds", [])), "paper: {}"))
