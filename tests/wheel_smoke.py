@@ -42,7 +42,10 @@ def main() -> None:
             [sys.executable, "-m", "fedtempo", *draw], check=True, env=env, cwd=folder, stdout=subprocess.DEVNULL
         )
         assert picture.read_text().rstrip().endswith("</svg>")
-        print(f"wheel: {wheel.name} builds, imports, plans and draws")
+        again = [sys.executable, "-m", "fedtempo", "reproduce", "fig1", "--out", str(folder / "paper")]
+        subprocess.run(again, check=True, env=env, cwd=folder, stdout=subprocess.DEVNULL)
+        assert (folder / "paper" / "fig1.svg").is_file(), "the paper's figures are not in the wheel"
+        print(f"wheel: {wheel.name} builds, imports, plans, draws, and knows the paper's figures")
 
 
 if __name__ == "__main__":

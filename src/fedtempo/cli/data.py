@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.cli.progress import shown
 from fedtempo.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def get_data(
     for name in names:
         data_set(name)
     for name in dict.fromkeys(names):
-        with _reporting(quiet) as report:
+        with shown(quiet, _bar, _Lines()) as report:
             try:
                 paths = get(name, data_dir, on_progress=report)
             except KeyboardInterrupt:
@@ -74,18 +75,6 @@ def list_data(data_dir: DataDir = None, verbose: o.Verbose = 0, quiet: o.Quiet =
 
 def _size(paths: list[Path]) -> str:
     return f"{sum(path.stat().st_size for path in paths) / 1e6:.1f} MB"
-
-
-@contextmanager
-def _reporting(quiet: bool) -> Iterator[Callable[[Fetching], None] | None]:
-    """What `get` should tell its progress to: a bar on a terminal, a line now and then elsewhere."""
-    if quiet:
-        yield None
-    elif sys.stderr is not None and sys.stderr.isatty():
-        with _bar() as tell:
-            yield tell
-    else:
-        yield _Lines()
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from fedtempo.runner import Progress
@@ -14,16 +14,26 @@ if TYPE_CHECKING:
 LINE_SECONDS = 10.0
 
 
+Told = TypeVar("Told")
+
+
 @contextmanager
-def reporting(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """What `simulate` should tell its progress to."""
+def shown(
+    quiet: bool, bar: Callable[[], AbstractContextManager[Callable[[Told], None]]], lines: Callable[[Told], None]
+) -> Iterator[Callable[[Told], None] | None]:
+    """What to tell progress to: a bar on a terminal, lines elsewhere, nothing where it should be quiet."""
     if quiet:
         yield None
     elif sys.stderr is not None and sys.stderr.isatty():
-        with _bar() as tell:
+        with bar() as tell:
             yield tell
     else:
-        yield _Lines()
+        yield lines
+
+
+def reporting(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] | None]:
+    """What `simulate` should tell its progress to."""
+    return shown(quiet, _bar, _Lines())
 
 
 @contextmanager

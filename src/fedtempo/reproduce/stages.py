@@ -84,7 +84,7 @@ def _stage(part: Part, place: Place, study: Table, *, scout: bool) -> History:
     about = {"figure": part.figure, "part": part.name, "study": study, "paper": part.full, "scout": scout}
     there = load(place.folder, part, scout=scout)
     if there is not None and there.finished and not place.overwrite:
-        if told(there)["study"] == study:
+        if told(there).get("study") == study:
             return there
         raise ResultsConflict(
             f"{path_of(place.folder, part, scout=scout)} holds results of another setting; choose another --out, "
