@@ -6,6 +6,7 @@ import json
 import tomllib
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,6 +118,13 @@ def test_the_full_scale_is_the_papers_setting():
     ]
     assert {(p.study["until"], p.study["local"]["steps"]) for p in fig4} == {(5000, 10)}
     assert [s["name"] for s in fig4[0].study["schemes"]] == ["fedavg", "async", "fedfix", "fedbuff"]
+
+
+def test_the_example_of_an_own_figure_runs(tmp_path, capsys, monkeypatch):
+    path = Path(__file__).parents[1] / "examples" / "own_figure.toml"
+    code, said, err = in_process(capsys, monkeypatch, "reproduce", str(path), "--out", str(tmp_path), "--quiet")
+    assert (code, err) == (0, "")
+    assert "T = 400 (in full: 2 000), 3 seeds (in full: 5), the best 2 of 6 rates of a short first stage" in said
 
 
 def test_the_rates_of_the_appendix_are_the_first_stage_of_figure_4():
@@ -233,15 +241,15 @@ def test_the_note_says_what_was_run_and_what_the_paper_has(small, tmp_path):
     place = Place(tmp_path / "out")
     results = {part.name: run_part(part, place) for part in figure.parts}
     words = note(figure, results)
-    assert "Few labels: T = 4 (paper: 20), 2 seeds (paper: 5)" in words
-    assert "Even: T = 4 (paper: 20), 2 seeds (paper: 5), rates 0.1 of 4" in words
+    assert "Few labels: T = 4 (in full: 20), 2 seeds (in full: 5)" in words
+    assert "Even: T = 4 (in full: 20), 2 seeds (in full: 5), rates 0.1 of 4" in words
 
 
 def test_the_command_runs_draws_and_draws_again_from_results(small, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
     code, said, err = in_process(capsys, monkeypatch, "reproduce", small, "--part", "few", "--out", str(out), "--quiet")
     assert (code, err) == (0, "")
-    assert f"{out / 'small.svg'}: Weights on digits (nowhere). T = 4 (paper: 20)" in said
+    assert f"{out / 'small.svg'}: Weights on digits (nowhere). T = 4 (in full: 20)" in said
     assert (out / "small.svg").read_text().startswith("<?xml")
     assert sorted(p.name for p in out.iterdir()) == ["small-few.nc", "small.svg", "studies"]
     again = tmp_path / "again"

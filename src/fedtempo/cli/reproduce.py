@@ -143,7 +143,8 @@ def _present(figure: Figure, results: dict[str, History], path: Path) -> None:
     from fedtempo.reproduce.drawing import draw, note
 
     draw(figure, results, path)
-    typer.echo(f"{path}: {figure.title} ({figure.place}). {note(figure, results) if results else figure.about}")
+    where = f" ({figure.place})" if figure.place else ""
+    typer.echo(f"{path}: {figure.title}{where}. {note(figure, results) if results else figure.about}")
 
 
 def _judge(results: Path, folder: Path, scale: str) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedtempo.cli.description import merged
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.ticks import exact
 from fedtempo.clock.times import FixedTimes
 from fedtempo.history import History
 from fedtempo.report.style import save_figure
-from fedtempo.reproduce.figure_file import Figure, Part
+from fedtempo.reproduce.figure_file import FIGURES, Figure
 from fedtempo.reproduce.results import told
 
 if TYPE_CHECKING:
@@ -59,50 +60,54 @@ def note(figure: Figure, results: Mapping[str, History]) -> str:
     groups: dict[str, list[str]] = {}
     for part in figure.parts:
         if part.name in results:
-            groups.setdefault(setting_words(part, results[part.name]), []).append(part.title)
+            words = setting_words(results[part.name], "paper" if part.figure in FIGURES else "in full")
+            groups.setdefault(words, []).append(part.title)
     told_all = [f"{', '.join(titles)}: {words}" if len(groups) > 1 else words for words, titles in groups.items()]
     where = sorted({h.attrs.get("hardware", "").split(",")[0].split(": ")[-1] for h in results.values()})
     return "; ".join(told_all) + (f". On {', '.join(where)}." if where else "")
 
 
-def setting_words(part: Part, history: History) -> str:
-    """The setting of a part's results; in brackets the paper's, where it is another."""
+def setting_words(history: History, full: str) -> str:
+    """The setting of a part's results; in brackets, after the word `full`, that of the whole figure where it differs."""
     about = told(history)
-    run: dict[str, Any] = about["study"]
-    paper: dict[str, Any] = about["paper"]
-    words = [_horizon(run, paper)]
-    count = len(run.get("seeds", []))
-    words.append(f"{count} seed{'s' if count != 1 else ''}" + _other(count, len(paper.get("seeds", [])), "paper: {}"))
-    ours, theirs = run.get("local", {}), paper.get("local", {})
+    run, whole = merged(about["study"]), merged(about["paper"])
+    ours, theirs = run["local"], whole["local"]
+    seeds, every = len(run["seeds"]), _listed(theirs["lr"])
+    words = [f"T = {_number(run['until'])}" + _beside(run["until"], whole["until"], full)]
+    words.append(f"{seeds} seed{'s' if seeds != 1 else ''}" + _beside(seeds, len(whole["seeds"]), full))
     for key, name in (("steps", "K"), ("batch_size", "B")):
-        if ours.get(key) != theirs.get(key):
-            words.append(f"{name} = {_values(ours.get(key))} (paper: {_values(theirs.get(key))})")
-    rates, every = ours.get("lr", []), theirs.get("lr", [])
+        if ours[key] != theirs[key]:
+            words.append(f"{name} = {_values(ours[key])}" + _beside(ours[key], theirs[key], full))
     if "rates" in run:
         words.append(f"the best {max(map(len, run['rates'].values()))} of {len(every)} rates of a short first stage")
-    elif rates != every:
-        words.append(f"rates {_values(rates)} of {len(every)}")
-    for key, name in (("rows", "images"), ("windows", "windows a role"), ("compute", "")):
-        if key in run.get("problem", {}) and run["problem"].get(key) != paper.get("problem", {}).get(key):
-            words.append(f"{run['problem'][key]} {name}".strip())
-    if run.get("dtype", "float32") != paper.get("dtype", "float32"):
+    elif _listed(ours["lr"]) != every:
+        words.append(f"rates {_values(ours['lr'])} of {len(every)}")
+    for key, name in (("rows", " images"), ("windows", " windows a role"), ("compute", "")):
+        if run["problem"].get(key) != whole["problem"].get(key):
+            words.append(f"{run['problem'][key]}{name}")
+    if run.get("dtype") != whole.get("dtype"):
         words.append(str(run["dtype"]))
     return ", ".join(words)
 
 
-def _horizon(run: Mapping[str, Any], paper: Mapping[str, Any]) -> str:
-    return f"T = {_number(run['until'])}" + _other(run["until"], paper.get("until"), "paper: {}")
+def _beside(ours: Any, theirs: Any, full: str) -> str:
+    return "" if ours == theirs else f" ({full}: {_values(theirs)})"
 
 
-def _other(ours: Any, theirs: Any, words: str) -> str:
-    return "" if ours == theirs or theirs in (None, 0) else f" ({words.format(_number(theirs))})"
-
-
-def _number(value: Any) -> str:
-    return f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)
+def _listed(values: Any) -> list[Any]:
+    return values if isinstance(values, list) else [values]
 
 
 def _values(values: Any) -> str:
-    if isinstance(values, list):
-        return ", ".join(f"{v:g}" for v in values) if len(values) <= 8 else f"{values[0]:g} to {values[-1]:g}"
-    return str(values)
+    many = _listed(values)
+    return ", ".join(map(_number, many)) if len(many) <= 8 else f"{_number(many[0])} to {_number(many[-1])}"
+
+
+def _number(value: Any) -> str:
+    return (
+        f"{value:,}".replace(",", " ")
+        if isinstance(value, int)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else value
+    )
