@@ -626,7 +626,7 @@ def test_page_has_every_claim_once(true_claims):
     assert page.count("\n| ") == 1 + len(true_claims)
     assert all(line.count(" | ") == 5 for line in page.splitlines() if line.startswith("| "))
     assert "22 claims: 21 hold, 1 answered." in page
-    assert page.split("\n\n")[1].count("- ") == 5
+    assert page.split("\n\n")[1].count("- ") == 6
     for word in ("nan", "NaN", "None", "inf "):
         assert word not in page
 

@@ -11,7 +11,8 @@ from fedtempo.history import History
 from fedtempo.reproduce.claims import judge
 from fedtempo.reproduce.claims_page import markdown
 from fedtempo.reproduce.figure_file import FIGURES, read_figure
-from fedtempo.reproduce.results import load, told
+from fedtempo.reproduce.results import drawn_path, load, path_of, told
+from fedtempo.reproduce.stages import second_stage
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -22,7 +23,7 @@ def test_the_page_of_claims_is_judged_from_the_results_beside_it():
     found = {}
     for name in FIGURES:
         parts = read_figure(name, "paper").parts
-        there = {part.name: load(RESULTS, part, scout=part.only_scout) for part in parts}
+        there = {part.name: load(drawn_path(RESULTS, part)) for part in parts}
         found[name] = {n: history for n, history in there.items() if history is not None}
     page = (DOCS / "claims.md").read_text(encoding="utf-8")
     assert page == markdown(judge(found)), "fedtempo reproduce claims --from-results docs/reproduction --out docs"
@@ -32,12 +33,13 @@ def test_results_were_run_in_the_setting_of_their_figure_files():
     seen = 0
     for name in FIGURES:
         for part in read_figure(name, "paper").parts:
-            for scout, study in ((True, part.scout), (False, None if part.only_scout or part.scout else part.study)):
-                history = load(RESULTS, part, scout=scout)
-                if history is not None and study is not None:
-                    assert history.finished
-                    assert told(history)["study"] == study
-                    seen += 1
+            scout, history = (load(path_of(RESULTS, part, scout=first)) for first in (True, False))
+            if scout is not None:
+                assert told(scout)["study"] == part.scout
+            if history is not None:
+                assert history.finished
+                assert told(history)["study"] == (part.study if scout is None else second_stage(part, scout))
+                seen += 1
     assert seen >= 6
 
 

@@ -129,3 +129,27 @@ def test_rows_drawn_with_replacement_are_the_authors_way(folder):
     replaced = counts(many[np.concatenate(ft.Dirichlet(0.5, "replacement").split(many, 10))], np.arange(0, 60001, 6000))
     equal = counts(many[np.concatenate(ft.Dirichlet(0.5).split(many, 10))], np.arange(0, 60001, 6000))
     assert np.corrcoef(replaced.ravel(), equal.ravel())[0, 1] > 0.8  # the same draw of proportions
+
+
+def test_a_label_that_the_test_rows_lack_changes_nothing_for_the_others():
+    labels = np.repeat(np.arange(10), 300)
+    rule = ft.Dirichlet(0.3)
+    train = counts(labels[np.concatenate(rule.split(labels, 5, classes=10))], np.arange(0, 3001, 600))
+    for lacking in (0, 9):
+        some = labels[labels != lacking][::2]
+        parts = rule.split(some, 5, classes=10)
+        test = np.array([np.bincount(some[part], minlength=10) for part in parts])
+        assert not test[:, lacking].any()
+        others = np.delete(np.arange(10), lacking)
+        assert np.corrcoef(train[:, others].ravel(), test[:, others].ravel())[0, 1] > 0.9
+        for sizes in ("unequal", "replacement"):
+            assert sum(map(len, ft.Dirichlet(0.3, sizes).split(some, 5, classes=10))) == len(some)
+
+
+def test_messages_say_when_test_rows_are_meant(folder):
+    with pytest.raises(InputError, match="test rows: 20 clients cannot share 10 rows"):
+        mnist(20, data_dir=folder, rows=30)
+    with pytest.raises(InputError, match="compute: 'bfloat16' is for networks"):
+        mnist(2, data_dir=folder, compute="bfloat16")
+    with pytest.raises(InputError, match="rows"):
+        mnist(2, data_dir=folder, rows=2.5)

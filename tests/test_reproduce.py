@@ -14,16 +14,17 @@ import xarray as xr
 
 import true_formats
 from fedtempo.cli.description import merged
-from fedtempo.errors import InputError, ResultsConflict
+from fedtempo.errors import FedtempoError, ResultsConflict
 from fedtempo.history import History
 from fedtempo.reproduce import stages
 from fedtempo.reproduce.choice import at_own_rates, at_shared_rate, shared_rate
 from fedtempo.reproduce.drawing import note
 from fedtempo.reproduce.figure_file import FIGURES, SCALES, read_figure, replaced
-from fedtempo.reproduce.results import load, told
+from fedtempo.reproduce.results import load, path_of, told
 from fedtempo.reproduce.stages import Place, kept_rates, run_part, second_stage
 from test_cli import in_process
 
+RESULTS = Path(__file__).parents[1] / "docs" / "reproduction"
 SMALL = """
 title = "Weights on digits"
 place = "nowhere"
@@ -124,7 +125,8 @@ def test_the_example_of_an_own_figure_runs(tmp_path, capsys, monkeypatch):
     path = Path(__file__).parents[1] / "examples" / "own_figure.toml"
     code, said, err = in_process(capsys, monkeypatch, "reproduce", str(path), "--out", str(tmp_path), "--quiet")
     assert (code, err) == (0, "")
-    assert "T = 400 (in full: 2 000), 3 seeds (in full: 5), the best 2 of 6 rates of a short first stage" in said
+    assert "T = 400 (in full: 2 000), 3 seeds (in full: 5), the best 2 of 6 rates from 0.01 to 0.5" in said
+    assert "after a first stage of T = 40, 1 seed" in said
 
 
 def test_the_rates_of_the_appendix_are_the_first_stage_of_figure_4():
@@ -154,12 +156,23 @@ def test_scales_replace_what_they_name_and_nothing_else(small):
         (('name = "few"\n', ""), "a part has no name"),
         (('title = "Few labels"', 'of = "fig4"'), "fig4 has no part few; it has cifar10-20-F0"),
         (("[study]", "[study"), "not TOML"),
+        (("keep = 1", 'keep = "x"'), "keep: 'x' is not a number of learning rates"),
+        (('name = "few"', 'name = "../few"'), "a part has no name"),
+        (('name = "few"', 'name = "even"'), "two parts have one name"),
+        (("scout = { until = 2, seeds = [0, 1], points = 3 }", "scout = 1"), "scout at scale paper: 1 is not a table"),
+        (('problem = { name = "digits", clients = 4, partition = "iid" }', 'problem = "digits"'), "is not a table"),
+        (
+            ('problem = { name = "digits", clients = 4, partition = "iid" }', "measure_from = 2020-01-01"),
+            "JSON serializable",
+        ),
+        (('kind = "weights"', 'kind = "timeline"'), "a timeline has no parts"),
+        (('title = "Few labels"', 'of = "wrong.toml"'), "no such figure file|is a part of itself"),
     ],
 )
 def test_a_figure_file_with_a_mistake_is_refused(change, said, tmp_path):
     path = tmp_path / "wrong.toml"
     path.write_text(SMALL.replace(*change))
-    with pytest.raises(InputError, match=said.replace("?", r"\?")):
+    with pytest.raises(FedtempoError, match=said.replace("?", r"\?")):
         read_figure(str(path), "paper")
 
 
@@ -201,7 +214,7 @@ def test_two_stages_and_what_is_there_is_not_run_again(small, tmp_path, monkeypa
     part = read_figure(small, "paper").parts[0]
     place = Place(tmp_path / "out")
     run = run_part(part, place)
-    scout = load(place.folder, part, scout=True)
+    scout = load(path_of(place.folder, part, scout=True))
     assert scout.dataset.sizes["local_lr"] == 4
     assert scout.dataset["time"].values[-1] == 2
     kept = kept_rates(scout, 1)["AsyncFedAvg"]
@@ -228,7 +241,7 @@ def test_schemes_go_on_at_rates_of_their_own(small, tmp_path):
     scout = made([[[1, 2, 3]], [[3, 2, 1]]], schemes=("FedAvg", "AsyncFedAvg"), weights=("time-based",))
     study = second_stage(part, scout)
     assert study["local"]["lr"] == [0.1, 0.5]
-    history = stages._run(study, Place(tmp_path), "two")
+    history = stages._run(study, Place(tmp_path), tmp_path / "two.nc")
     assert history.finished
     found = history.dataset["loss"].isel(time=-1, seed=0, weights=0).notnull()
     assert found.values.tolist() == [[True, False], [False, True]]
@@ -281,6 +294,9 @@ def test_the_command_says_what_is_wrong(small, tmp_path, capsys, monkeypatch):
     assert code == 3
     assert "fedtempo data get mnist" in err
     assert "--data-dir" in err
+    assert "is no folder" in refused("claims", "--from-results", str(tmp_path / "typo"))[1]
+    assert "there are no results to judge" in refused("claims", "--from-results", str(tmp_path))[1]
+    assert "name a figure too" in refused("claims", "--part", "mnist")[1]
     code, err = refused("fig2", "--from-results", str(tmp_path))
     assert code == 3
     assert "there are no results of fig2" in err
@@ -296,11 +312,60 @@ def test_figure_1_needs_no_data(tmp_path, capsys, monkeypatch):
 
 
 def test_claims_are_judged_from_results_on_disk(tmp_path, capsys, monkeypatch):
-    code, said, _ = in_process(capsys, monkeypatch, "reproduce", "claims", "--out", str(tmp_path))
+    code, said, _ = in_process(
+        capsys, monkeypatch, "reproduce", "claims", "--from-results", str(RESULTS), "--out", str(tmp_path)
+    )
     assert code == 0
-    assert "not run" in said
-    page = (tmp_path / "claims.md").read_text()
-    assert "fedtempo reproduce fig2 --scale paper" in page
+    assert "22 claims:" in said
+    assert (tmp_path / "claims.md").read_text() == (RESULTS.parent / "claims.md").read_text()
+
+
+def test_the_rates_of_the_appendix_are_read_back_at_every_scale(small, tmp_path, capsys, monkeypatch):
+    other = tmp_path / "rates.toml"
+    other.write_text(f'title = "Rates"\nkind = "rates"\n[[parts]]\nname = "few"\nof = "{small}"\n')
+    for scale in ("quick", "paper"):
+        out = str(tmp_path / scale)
+        code, said, _ = in_process(
+            capsys, monkeypatch, "reproduce", str(other), "--scale", scale, "--out", out, "--quiet"
+        )
+        assert code == 0
+        assert ("T = 2" if scale == "paper" else "T = 4") in said
+        again = in_process(
+            capsys, monkeypatch, "reproduce", str(other), "--from-results", out, "--out", str(tmp_path / "drawn")
+        )
+        assert again[0] == 0
+        assert again[1].split(". ", 1)[1] == said.split(". ", 1)[1]
+
+
+def test_overwriting_replaces_another_setting_only_and_can_be_stopped(small, tmp_path):
+    part = read_figure(small, "quick").parts[0]
+    place = Place(tmp_path / "out", overwrite=True)
+    run = run_part(part, place)
+    written = path_of(place.folder, part).stat().st_mtime_ns
+    run_part(part, place)
+    assert path_of(place.folder, part).stat().st_mtime_ns == written  # the same setting is not run again
+    longer = replace(part, study={**part.study, "until": 40, "points": 9})
+
+    def stop(progress):
+        if progress.done > 0.3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_part(longer, replace(place, tell=lambda label: stop))
+    began = []
+    again = run_part(longer, replace(place, overwrite=False, tell=lambda label: lambda p: began.append(p.began)))
+    assert began[0] > 0
+    assert again.dataset["time"].values[-1] == 40
+    assert run.dataset["time"].values[-1] == 4
+
+
+def test_a_second_stage_on_other_data_is_refused(small, tmp_path):
+    part = read_figure(small, "paper").parts[0]
+    place = Place(tmp_path / "out")
+    run_part(replace(part, only_scout=True), place)
+    other = {**part.study, "problem": {**part.study["problem"], "partition": "iid"}}
+    with pytest.raises(ResultsConflict, match="its first stage was run on other data"):
+        run_part(replace(part, study=other), place)
 
 
 def test_figure_2_on_small_files_in_the_true_formats(tmp_path, capsys, monkeypatch):

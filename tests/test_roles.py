@@ -65,7 +65,7 @@ def test_windows_are_evenly_spaced(folder):
 
 
 def test_characters_outside_the_alphabet_have_a_number_of_their_own():
-    assert encoded("aé}\n€").tolist() == [ALPHABET.index("a"), 80, 79, 0, ALPHABET.index("?")]
+    assert encoded("aé}\n€’?").tolist() == [ALPHABET.index("a"), 80, 79, 0, 80, 80, ALPHABET.index("?")]
     assert len(set(ALPHABET)) == len(ALPHABET) == 80
 
 

@@ -16,6 +16,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import fedtempo as ft
 from fedtempo import memory
+from fedtempo.engine.numerics import numerics
 from fedtempo.history import History
 
 SIZES = [3, 8, 5, 12]
@@ -421,11 +422,25 @@ def test_measures_can_begin_late() -> None:
             ft.simulate(PROBLEM, ft.FedAvg(), TIMES, until=10, measure_from=given)
 
 
-def test_matrix_units_are_used_only_when_asked_for_and_a_processor_has_none() -> None:
-    full = ft.simulate(PROBLEM, ft.FedAvg(), TIMES, until=10, points=2)
+def test_matrix_units_are_used_only_when_asked_for() -> None:
+    def lowered(dtype) -> str:
+        with numerics(dtype):
+            return jax.jit(jnp.dot).lower(jnp.ones((4, 4)), jnp.ones((4, 4))).as_text()
+
+    assert "HIGHEST" in lowered("float32")
+    assert "HIGHEST" not in lowered("tensorfloat32")
     short = ft.simulate(PROBLEM, ft.FedAvg(), TIMES, until=10, points=2, dtype="tensorfloat32")
     assert short.dataset["parameter:"].dtype == np.float32
-    np.testing.assert_allclose(short.dataset["loss"], full.dataset["loss"], rtol=1e-3)
+
+
+def test_a_run_that_diverged_before_it_is_measured_has_diverged() -> None:
+    local = ft.LocalSGD(lr=[0.1, 3.0], batch_size=None)
+    for engine in ("events", "oracle"):
+        late = ft.simulate(
+            PROBLEM, ft.FedAvg(), TIMES, until=60, points=3, measure_from=50, local=local, bound=1e3, engine=engine
+        )
+        assert late.diverged.values.ravel().tolist() == [False, True]
+        assert late.dataset["diverged_at"].values.ravel()[1] == 50
 
 
 def test_schemes_may_have_rates_of_their_own() -> None:

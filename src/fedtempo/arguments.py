@@ -93,12 +93,12 @@ def rates_by_scheme(given: object, schemes: object, local: LocalRule) -> dict[st
     known = [value for axis in local.axes if axis.name == RATE for value in axis.values]
     found: dict[str, tuple[float, ...]] = {}
     for label, rates in given.items():
-        chosen = tuple(float(rate) for rate in _listed(rates))
+        chosen = tuple(_listed(rates))
         if label not in labels:
             raise InputError(f"rates: there is no scheme {label!r}; the schemes are {', '.join(labels)}")
-        if not chosen or not set(chosen) <= set(known):
+        if not chosen or not all(rate in known for rate in chosen):
             raise InputError(f"rates: {label} has {list(chosen)}; give some of the local learning rates {known}")
-        found[str(label)] = chosen
+        found[str(label)] = tuple(float(rate) for rate in chosen)
     return found
 
 

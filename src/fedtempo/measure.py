@@ -148,19 +148,22 @@ class Meter:
     shared_test: bool = True
     """Whether the test rows are everybody's; if not, clients have their own."""
 
+    def at_once(self, runs: int) -> int:
+        """About how many bytes a measure of so many models holds between their layers."""
+        return int(min(_room(), self.row_bytes * TILE * runs))
+
     def __call__(self, slots: Tree, slot: jax.Array, train: Rows, test: Rows | None) -> dict[str, jax.Array]:
         """Per-client losses, and what is measured once for all."""
         model = at(slots, slot)
+        held = self.row_bytes * jax.tree.leaves(model)[0].shape[0]  # all seeds are looked at together
         on_train = [self.loss] if self.tested else [self.loss, *self.metrics.values()]
-        clients = jax.vmap(lambda m: group_means(on_train, m, train, self.row_bytes))(model)
+        clients = jax.vmap(lambda m: group_means(on_train, m, train, held))(model)
         out = {"client_loss": clients[:, 0]}
         if not self.tested:
             return out | {f"client_{name}": clients[:, 1 + k] for k, name in enumerate(self.metrics)}
         assert test is not None
         on_test = [self.loss, *self.metrics.values()]
-        means = jax.vmap(lambda m: group_means(on_test, m, test, self.row_bytes))(
-            model
-        )  # [seeds, functions, groups, runs]
+        means = jax.vmap(lambda m: group_means(on_test, m, test, held))(model)  # [seeds, functions, groups, runs]
         names = ["loss", *self.metrics]
         if self.shared_test:
             return out | {f"test_{name}": means[:, k, 0] for k, name in enumerate(names)}

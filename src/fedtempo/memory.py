@@ -25,6 +25,7 @@ class Memory:
     versions: int
     """Model versions that jobs in flight started from, for the runs that go at once."""
     batches: int
+    """Rows of jobs, and what lies between the layers of models that are measured."""
     results: int
 
     @property
@@ -51,7 +52,8 @@ def estimate(plans: Sequence[Plan], machines: Mapping[int, Machine], threads: in
         job = machine.task.job
         rows = job.steps * (job.batch_size or 0)
         width = sum(int(np.prod(x.shape[1:])) * x.itemsize for x in jax.tree.leaves(problem.rows))
-        batches.append(plan.capacity * len(unit.seeds) * rows * 12 + (job.batch_size or 256) * len(unit.seeds) * width)
+        drawn = plan.capacity * len(unit.seeds) * rows * 12 + (job.batch_size or 256) * len(unit.seeds) * width
+        batches.append(drawn + machine.meter.at_once(runs))
         kinds = 4 + len(problem.metrics) + (problem.test is not None) + (problem.num_clients if plan.per_client else 0)
         results += runs * (8 * plan.points * kinds + machine.model_bytes) + 16 * plan.points
     at_once = sorted((v + b for v, b in zip(versions, batches, strict=True)), reverse=True)[:threads]

@@ -62,17 +62,19 @@ def reproduce(
     names = [name for given in what for name in ((*FIGURES, "claims") if given == "all" else (given,))]
     figures = [read_figure(name, scale) for name in dict.fromkeys(names) if name != "claims"]
     wanted = _wanted(figures, part)
+    if from_results is not None and not from_results.is_dir():
+        raise DataMissing(f"--from-results: {from_results} is no folder; check the path")
     folder = out if out is not None else from_results or Path("results") / f"reproduce-{scale}"
     prepare_jax()
     if from_results is None:
-        _check_data(figures, wanted, data_dir)
+        _check_data(figures, wanted, folder, data_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot make this folder ({error.strerror}); choose another --out") from None
     for figure in figures:
         results = (
-            _read(figure, from_results)
+            _read(figure, from_results, wanted)
             if from_results is not None
             else _run(figure, folder, wanted, data_dir, overwrite=overwrite, quiet=quiet)
         )
@@ -85,6 +87,8 @@ def _wanted(figures: Sequence[Figure], given: list[str] | None) -> Callable[[Par
     """Which parts are meant."""
     if not given:
         return lambda part: True
+    if not figures:
+        raise InputError("--part: name a figure too, as fig2; claims are judged from all results that are there")
     known = [part.name for figure in figures for part in figure.parts]
     for name in given:
         if name not in known:
@@ -92,14 +96,15 @@ def _wanted(figures: Sequence[Figure], given: list[str] | None) -> Callable[[Par
     return lambda part: part.name in given
 
 
-def _check_data(figures: Sequence[Figure], wanted: Callable[[Part], bool], data_dir: Path | None) -> None:
-    """Refuse to begin where a data set is missing that will be needed."""
+def _check_data(figures: Sequence[Figure], wanted: Callable[[Part], bool], folder: Path, data_dir: Path | None) -> None:
+    """Refuse to begin where a data set is missing that will be needed for results that are not there."""
+    from fedtempo.data import DATASETS
     from fedtempo.data.places import needed
-    from fedtempo.reproduce.stages import STORED
+    from fedtempo.reproduce.results import drawn_path
 
-    names = [str(p.study.get("problem", {}).get("name")) for f in figures for p in f.parts if wanted(p)]
-    for name in dict.fromkeys(names):
-        if name in STORED:
+    left = [p for f in figures for p in f.parts if wanted(p) and not drawn_path(folder, p).is_file()]
+    for name in dict.fromkeys(str(p.study.get("problem", {}).get("name")) for p in left):
+        if name in DATASETS:
             needed(name, data_dir)
 
 
@@ -126,13 +131,15 @@ def _run(
 
         place = Place(folder, data_dir, overwrite, tell)
         done = {part.name: run_part(part, place) for part in figure.parts if wanted(part)}
-    return _read(figure, folder, missing_ok=True) | done
+    return _read(figure, folder, lambda part: True, missing_ok=True) | done
 
 
-def _read(figure: Figure, folder: Path, *, missing_ok: bool = False) -> dict[str, History]:
-    from fedtempo.reproduce.results import load
+def _read(
+    figure: Figure, folder: Path, wanted: Callable[[Part], bool], *, missing_ok: bool = False
+) -> dict[str, History]:
+    from fedtempo.reproduce.results import drawn_path, load
 
-    found = {part.name: load(folder, part, scout=part.only_scout) for part in figure.parts}
+    found = {p.name: load(drawn_path(folder, p)) for p in figure.parts if wanted(p)}
     there = {name: history for name, history in found.items() if history is not None}
     if figure.parts and not there and not missing_ok:
         raise DataMissing(f"{folder}: there are no results of {figure.name}; run it, or give another --from-results")
@@ -157,7 +164,9 @@ def _judge(results: Path, folder: Path, scale: str) -> None:
     for name in FIGURES:
         figure = read_figure(name, scale)
         if figure.parts:
-            found[name] = _read(figure, results, missing_ok=True)
+            found[name] = _read(figure, results, lambda part: True, missing_ok=True)
+    if not any(found.values()):
+        raise DataMissing(f"{results}: there are no results to judge; fedtempo reproduce all --scale {scale}")
     claims = judge(found)
     show_claims(claims)
     page = folder / "claims.md"

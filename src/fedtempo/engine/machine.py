@@ -33,9 +33,9 @@ MOST_DRAWN = 1 << 22
 MARK_BYTES = 1 << 26
 MOST_MARKS = 32
 WAVE_BYTES = 1 << 36
+"""What lies between the layers of all models of a wave, at most."""
 GROUP_SECONDS = 0.02
 """About how long a group of waves may take."""
-"""What lies between the layers of all models of a wave, at most."""
 
 
 class Machine(ABC):

@@ -52,18 +52,23 @@ def reference(plan: Plan, problem: Problem, local: LocalRule, shape: Mapping[str
             for rest in range(point, plan.points):
                 models[rest, s, r] = theta
     with numerics(dtype):
+        if plan.start > 0:
+            firsts = [cast(problem.init(init_key(seed)), dtype) for seed in unit.seeds]
+            recorder.begin(_measured(measure, [[first] * len(unit.runs) for first in firsts]))
         for point in range(plan.points):
-            values = [[measure(models[point, s, r]) for r in range(len(unit.runs))] for s in range(len(unit.seeds))]
-            measured = {
-                name: np.moveaxis(np.array([[v[name] for v in row] for row in values]), 1, -1) for name in values[0][0]
-            }
-            recorder.record(point, int(rounds[point]), int(updates[point]), measured)
+            recorder.record(point, int(rounds[point]), int(updates[point]), _measured(measure, models[point]))
     leaves = [[jax.tree.leaves(models[-1, s, r]) for r in range(len(unit.runs))] for s in range(len(unit.seeds))]
     final = [
         np.stack([np.stack([np.asarray(run[k]) for run in row], axis=-1) for row in leaves])
         for k in range(len(leaves[0][0]))
     ]
     return recorder.snapshot(final)
+
+
+def _measured(measure: _Plainly, models: Any) -> dict[str, Any]:
+    """[seeds, (clients,) runs] of every measure, of models [seeds][runs]."""
+    values = [[measure(model) for model in row] for row in models]
+    return {name: np.moveaxis(np.array([[v[name] for v in row] for row in values]), 1, -1) for name in values[0][0]}
 
 
 class _Plainly:

@@ -88,8 +88,14 @@ class Recorder:
             "rounds": np.zeros(plan.points, dtype=np.int64),
             "updates": np.zeros(plan.points, dtype=np.int64),
         }
+        self.first: NDArray[np.float64] | None = None
+        """[seeds, runs] the losses of the initial models."""
         self.diverged = np.full((len(plan.unit.seeds), len(plan.unit.runs)), -1, dtype=np.int64)
         """At which point a run was seen to have diverged; −1: it has not."""
+
+    def begin(self, measured: Mapping[str, NDArray[Any]]) -> None:
+        """What was measured of the initial models, which is not at a point where measures begin late."""
+        self.first = self.plan.shares.summary(measured, per_client=False)["loss"]
 
     def record(self, point: int, rounds: int, updates: int, measured: Mapping[str, NDArray[Any]]) -> None:
         """What was measured at a point, [seeds, (clients,) runs] each."""
@@ -100,8 +106,11 @@ class Recorder:
             empty = np.full((self.plan.points, *value.shape), np.nan)
             self.table.setdefault(name, empty)[point] = value
         losses = self.table["loss"]
+        if self.first is None:
+            self.begin(measured)
+        assert self.first is not None
         with np.errstate(invalid="ignore"):
-            fine = losses[point] <= self.plan.bound * np.maximum(1.0, np.abs(losses[0]))
+            fine = losses[point] <= self.plan.bound * np.maximum(1.0, np.abs(self.first))
         self.diverged[~fine & (self.diverged < 0)] = point
         for name in values:
             self.table[name][point][self.diverged >= 0] = np.nan
@@ -119,12 +128,15 @@ class Recorder:
             "finished": np.array(model is not None),
             "diverged": self.diverged.copy(),
         }
+        if self.first is not None:
+            out["first"] = self.first.copy()
         out |= {f"table:{name}": values.copy() for name, values in self.table.items()}
         return out | {f"model:{k}": leaf for k, leaf in enumerate(model or [])}
 
     def restore(self, saved: Snapshot) -> None:
         """Go on from a snapshot."""
         self.points_done, self.diverged = int(saved["points_done"]), saved["diverged"]
+        self.first = saved.get("first", saved.get("table:loss", [None])[0])
         self.table = {n.removeprefix("table:"): a for n, a in saved.items() if n.startswith("table:")}
 
 
@@ -143,6 +155,8 @@ class Session:
         self.state = machine.initial(model, plan.num_slots)
         if snapshot is not None:
             self._restore(snapshot)
+        elif plan.start > 0:
+            self.recorder.begin(machine.measure(self.state, FIRST))
 
     def run(self) -> Iterator[int]:
         """Go on to the end; yields after each stretch how many events it had."""

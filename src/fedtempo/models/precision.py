@@ -3,7 +3,7 @@
     y = x W,    ∂W = xᵀ ∂y
 
 With bfloat16 the factors are rounded to 8 bits of mantissa; their products are added up in float32, and ∂W is never
-rounded. With float64 parameters everything is in float64.
+rounded. Otherwise everything is in the parameters' type.
 """
 
 from __future__ import annotations

@@ -68,12 +68,15 @@ def classification_problem(
         raise InputError(f"model: {len(model)} values; give (init, loss, accuracy)")
     init, loss, accuracy = model
     rule = parse_partition(partition) if partition is not None else IID()
-    parts = [train[part] for part in rule.only(train).split(labels[train], clients, seed=seed)]
+    parts = [train[part] for part in rule.only(train).split(labels[train], clients, seed=seed, classes=number)]
     test_parts = None
     if split_test:
         if held is None:
             raise InputError("split_test: there are no test rows to split; give test")
-        test_parts = rule.split(held[1], clients, seed=seed)
+        try:
+            test_parts = rule.split(held[1], clients, seed=seed, classes=number)
+        except InputError as error:
+            raise InputError(f"test rows: {error}") from None
     return Problem.from_rows(
         init,
         loss,

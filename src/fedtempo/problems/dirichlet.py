@@ -58,11 +58,13 @@ class Dirichlet(Partition):
     def __str__(self) -> str:
         return f"dirichlet:{self.alpha:g}" + ("" if self.sizes == "equal" else f":{self.sizes}")
 
-    def _parts(self, labels: NDArray[Any], clients: int, seed: int) -> list[Ints]:
+    def _parts(self, labels: NDArray[Any], clients: int, seed: int, classes: int | None) -> list[Ints]:
         if self.sizes != "replacement":
-            return super()._parts(labels, clients, seed)
-        order, bounds = by_label(labels, seed)
-        cumulated = _shares(self._logits(clients, len(bounds) - 1, seed))
+            return super()._parts(labels, clients, seed, classes)
+        order, bounds = by_label(labels, seed, classes)
+        logits = self._logits(clients, len(bounds) - 1, seed)
+        logits[:, np.diff(bounds) == 0] = -np.inf
+        cumulated = _shares(logits)
         draw, row = stream_key("partition/labels", seed), stream_key("partition/replaced", seed)
         parts = []
         for client in range(clients):
@@ -73,8 +75,8 @@ class Dirichlet(Partition):
             parts.append(np.sort(order[bounds[label] + within]))
         return parts
 
-    def _owners(self, labels: NDArray[Any], clients: int, seed: int) -> Ints:
-        order, bounds = by_label(labels, seed)
+    def _owners(self, labels: NDArray[Any], clients: int, seed: int, classes: int | None) -> Ints:
+        order, bounds = by_label(labels, seed, classes)
         if self.sizes == "equal":
             return _in_turn(self._logits(clients, len(bounds) - 1, seed), order, bounds, seed)
         return _divided(self._logits(len(bounds) - 1, clients, seed), order, bounds)
@@ -100,6 +102,7 @@ def _in_turn(logits: Floats, order: Ints, bounds: Ints, seed: int) -> Ints:
     total = len(order)
     logits = logits.copy()
     left = np.diff(bounds)
+    logits[:, left == 0] = -np.inf
     owners = np.empty(total, dtype=np.int64)
     cumulated = _shares(logits)
     key = stream_key("partition/labels", seed)

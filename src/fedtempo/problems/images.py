@@ -16,10 +16,12 @@ import numpy as np
 from fedtempo.data import Images, load_cifar10, load_mnist
 from fedtempo.errors import InputError
 from fedtempo.models import CNNS, Classifier, cnn, logistic
+from fedtempo.models.precision import check_compute
 from fedtempo.problems.classification import classification_problem
 from fedtempo.problems.partition import Ints, shuffled
 from fedtempo.problems.partitions import IID, Dirichlet, Partition, parse_partition
 from fedtempo.problems.problem import Problem, Weighting
+from fedtempo.schemes import whole
 
 COLOUR_MEAN = (0.4914, 0.4822, 0.4465)
 COLOUR_DEVIATION = (0.2470, 0.2435, 0.2616)
@@ -45,6 +47,9 @@ def mnist(
     `rows` takes that many training images alone, drawn evenly, and a sixth as many test images. MNIST-shard is
     ``partition=Dirichlet(0.1)``. `data_dir` is where the files are, unless they are in the cache.
     """
+    check_compute(compute)
+    if model == "logistic" and compute != "float32":
+        raise InputError(f"compute: {compute!r} is for networks; logistic regression is computed in the study's dtype")
     images = load_mnist(data_dir)
     if model == "logistic":
         side = images.train_x.shape[1] * images.train_x.shape[2]
@@ -122,7 +127,7 @@ def _dealt(
 
 def _some(rows: int, train: int, test: int) -> tuple[Ints, Ints]:
     """Which images are taken: the same ones for every seed."""
-    if not 1 <= rows <= train:
+    if whole(rows, "rows") > train:
         raise InputError(f"rows: {rows} of {train} images; give a number from 1 to {train}, or leave it out")
     held = max(1, test * rows // train)
     return np.sort(shuffled(train, "some", 0)[:rows]), np.sort(shuffled(test, "some", 1)[:held])

@@ -29,7 +29,7 @@ class IID(Partition):
     def __str__(self) -> str:
         return "iid"
 
-    def _owners(self, labels: NDArray[Any], clients: int, seed: int) -> Ints:
+    def _owners(self, labels: NDArray[Any], clients: int, seed: int, classes: int | None) -> Ints:
         owners = np.empty(len(labels), dtype=np.int64)
         owners[shuffled(len(labels), "rows", seed)] = np.arange(len(labels)) % clients
         return owners
@@ -53,7 +53,7 @@ class LabelShards(Partition):
     def __str__(self) -> str:
         return f"shards:{self.per_client}"
 
-    def _owners(self, labels: NDArray[Any], clients: int, seed: int) -> Ints:
+    def _owners(self, labels: NDArray[Any], clients: int, seed: int, classes: int | None) -> Ints:
         shards = clients * self.per_client
         if shards > len(labels):
             raise InputError(
@@ -81,16 +81,17 @@ class OneLabel(Partition):
     def __str__(self) -> str:
         return "one-label"
 
-    def _owners(self, labels: NDArray[Any], clients: int, seed: int) -> Ints:
-        order, bounds = by_label(labels, seed)
+    def _owners(self, labels: NDArray[Any], clients: int, seed: int, classes: int | None) -> Ints:
+        order, bounds = by_label(labels, seed, classes)
         number = len(bounds) - 1
         owners = np.full(len(labels), -1, dtype=np.int64)
         for label in range(min(number, clients)):
             own = order[bounds[label] : bounds[label + 1]]
             holders = np.arange(label, clients, number)
             if len(holders) > len(own):
+                which = labels[own[0]] if len(own) else label
                 raise InputError(
-                    f"label {labels[own[0]]} has {len(own)} rows for {len(holders)} clients of {clients}; "
+                    f"label {which} has {len(own)} rows for {len(holders)} clients of {clients}; "
                     f"ask for at most {self._most(bounds)} clients"
                 )
             owners[own] = holders[np.arange(len(own)) % len(holders)]
@@ -141,7 +142,7 @@ class NaturalKey(Partition):
             raise InputError(f"{number} clients, but only {len(self.names)} keys; ask for at most as many, or None")
         return number
 
-    def _owners(self, labels: NDArray[Any], clients: int, seed: int) -> Ints:
+    def _owners(self, labels: NDArray[Any], clients: int, seed: int, classes: int | None) -> Ints:
         numbers = np.searchsorted(self.names, np.asarray(self.keys))
         if len(numbers) != len(labels):
             raise InputError(f"keys: {len(numbers)} for {len(labels)} rows; give one per row")

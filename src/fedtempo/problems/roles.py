@@ -75,9 +75,10 @@ def shakespeare(
 
 def encoded(text: str) -> Bytes:
     """The characters by their numbers."""
-    table = np.full(256, len(ALPHABET), dtype=np.uint8)
+    table = np.full(129, len(ALPHABET), dtype=np.uint8)
     table[np.frombuffer(ALPHABET.encode(), dtype=np.uint8)] = np.arange(len(ALPHABET), dtype=np.uint8)
-    found: Bytes = table[np.frombuffer(text.encode("latin-1", "replace"), dtype=np.uint8)]
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    found: Bytes = table[np.minimum(points, 128)]
     return found
 
 

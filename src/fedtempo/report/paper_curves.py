@@ -260,6 +260,3 @@ def rate_of(history: History, scheme: str, rule: str) -> float:
 def rate_text(rate: float) -> str:
     """A learning rate in few letters."""
     return plain(rate).replace("e-0", "e-")
-
-
-# -- figures and panels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -41,7 +42,11 @@ def larger(name: str, a: Runs, b: Runs, measure: str = "loss") -> Case:
     x, y = a.final(measure), b.final(measure)
     known(name, x, y)
     rates = a.at if a.rate == b.rate else f"{a.at or '–'} against {b.at or '–'}"
-    return Case.positive(name, paired(x.values, y.values), "; ".join(filter(None, (against(x, y), rates))))
+    case = Case.positive(name, paired(x.values, y.values), "; ".join(filter(None, (against(x, y), rates))))
+    higher = {"holds": a, "fails": b}.get(case.verdict)
+    if higher is not None and higher.open and a.rate != b.rate:  # a rate that was not run might be better for it
+        return replace(case, verdict="undecided", note=f"{case.note}; rates beyond were not run to the end")
+    return case
 
 
 def against(x: xr.DataArray, y: xr.DataArray) -> str:

@@ -118,7 +118,8 @@ def generally(cases: Sequence[Case]) -> Verdict:
         return "not run"
     if 2 * found.count("fails") >= len(found):
         return "fails"
-    return "holds" if 2 * found.count("holds") > len(found) and "fails" not in found else "undecided"
+    settled = not {"fails", "not run"} & set(found)
+    return "holds" if 2 * found.count("holds") > len(found) and settled else "undecided"
 
 
 def no_remark(cases: Sequence[Case]) -> str:

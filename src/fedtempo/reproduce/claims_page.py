@@ -17,11 +17,14 @@ from fedtempo.reproduce.claims_kinds import Case, Claim
 _HEAD = """\
 # What of the paper's experiments holds
 
-- **holds**, **fails**: the whole 95 % interval is on the stated side of the bound, or the whole of it on the other.
+- **holds**, **fails**: the whole 95 % interval is on the stated side of the bound, or the whole of it on the other,
+  unless the claim says otherwise.
 - **undecided**: the interval reaches over the bound, or there are fewer than three seeds. **not run**: no results.
 - Intervals are Student's, of paired differences over seeds (the same seed: the same batches), each case by itself, so
   that of 40 cases without any difference about one fails by chance.
 - A statement on several cases holds if all of them do and fails if one does, unless it says otherwise.
+- Where a best rate is the smallest or largest of those run to the end, that is said: beyond it only the short first
+  stage was run, if at all. Where it is that of the scheme that ends higher, the case is undecided.
 - A diverged run counts as an infinitely large loss. Horizons are units of virtual time; nothing is extrapolated.
 """
 _FEW = 4  # so many cases fit in a cell

@@ -38,6 +38,7 @@ class Runs:
     dataset: xr.Dataset  # over seed and time, and further hyper-parameters
     rate: float | None
     edge: str = ""  # "largest of 3" where a rate was chosen that is at an end of those that were run
+    open: bool = False  # whether there are rates beyond that end which were not run so far
 
     @property
     def at(self) -> str:
@@ -150,7 +151,9 @@ class Part:
         rate, tried = self.tuned(prefix, tuned_on or rule), self.rates(prefix, tuned_on or rule)
         ends = {tried[0]: "smallest", tried[-1]: "largest"} if len(tried) > 1 else {}
         edge = f"{ends[rate]} of {len(tried)}" if rate in ends else ""
-        return replace(self.at(prefix, rule, rate), edge=edge)
+        every = _paper_rates(self.history)
+        beyond = [r for r in every if (r < tried[0] if edge.startswith("smallest") else r > tried[-1])] if edge else []
+        return replace(self.at(prefix, rule, rate), edge=edge, open=bool(beyond))
 
     def tuned(self, prefix: str, rule: str) -> float | None:
         """The rate that is best for a scheme with a weight rule: `choice.shared_rate` tuned on that rule.
@@ -177,6 +180,13 @@ class Part:
         if (prefix, rule) not in self._chosen:
             self._chosen[prefix, rule] = self.of_scheme(prefix).select(weights=rule).dataset
         return self._chosen[prefix, rule]
+
+
+def _paper_rates(history: History) -> list[float]:
+    """The paper's learning rates, where the results say them."""
+    paper = json.loads(history.attrs.get("reproduction", "{}")).get("paper", {})
+    found = paper.get("local", {}).get("lr", [])
+    return [float(rate) for rate in (found if isinstance(found, list) else [found])]
 
 
 def _paper_horizon(history: History) -> str:

@@ -68,7 +68,7 @@ def note(figure: Figure, results: Mapping[str, History]) -> str:
 
 
 def setting_words(history: History, full: str) -> str:
-    """The setting of a part's results; in brackets, after the word `full`, that of the whole figure where it differs."""
+    """The setting of a part's results; in brackets, after the word `full`, that of the whole where it is another."""
     about = told(history)
     run, whole = merged(about["study"]), merged(about["paper"])
     ours, theirs = run["local"], whole["local"]
@@ -79,14 +79,19 @@ def setting_words(history: History, full: str) -> str:
         if ours[key] != theirs[key]:
             words.append(f"{name} = {_values(ours[key])}" + _beside(ours[key], theirs[key], full))
     if "rates" in run:
-        words.append(f"the best {max(map(len, run['rates'].values()))} of {len(every)} rates of a short first stage")
+        kept, first = max(map(len, run["rates"].values())), about["first_stage"]
+        seeds_then = f"{first['seeds']} seed{'s' if first['seeds'] != 1 else ''}"
+        words.append(
+            f"the best {kept} of {len(every)} rates from {_values([every[0]])} to {_values([every[-1]])} after a first "
+            f"stage of T = {_number(first['until'])}, {seeds_then}"
+        )
     elif _listed(ours["lr"]) != every:
         words.append(f"rates {_values(ours['lr'])} of {len(every)}")
     for key, name in (("rows", " images"), ("windows", " windows a role"), ("compute", "")):
         if run["problem"].get(key) != whole["problem"].get(key):
-            words.append(f"{run['problem'][key]}{name}")
+            words.append(f"{run['problem'].get(key, 'all')}{name}")
     if run.get("dtype") != whole.get("dtype"):
-        words.append(str(run["dtype"]))
+        words.append(str(run.get("dtype", "float32")))
     return ", ".join(words)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from fedtempo.errors import InputError
 from fedtempo.history import PARAMETER, History
 from fedtempo.reproduce.figure_file import Part
 
@@ -23,11 +24,18 @@ def path_of(folder: Path, part: Part, *, scout: bool = False) -> Path:
     return folder / f"{part.figure}-{part.name}{'.scout' if scout else ''}.nc"
 
 
+def drawn_path(folder: Path, part: Part) -> Path:
+    """Where the results are that its figure draws: of the first stage if that alone is wanted and there was one."""
+    first = path_of(folder, part, scout=True)
+    return first if part.only_scout and (part.scout is not None or first.is_file()) else path_of(folder, part)
+
+
 def compact(history: History) -> xr.Dataset:
     """The measures alone, in 32 bits."""
     dataset = history.dataset.drop_vars([n for n in history.dataset if str(n).startswith(PARAMETER)])
     dataset = dataset.drop_vars([n for n in ("client_loss",) if n in dataset])
-    return dataset.map(lambda v: v.astype(np.float32) if v.dtype == np.float64 and v.ndim else v, keep_attrs=True)
+    short = [n for n, v in dataset.items() if v.dtype == np.float64 and "time" in v.dims]
+    return dataset.assign({n: dataset[n].astype(np.float32) for n in short})
 
 
 def save(history: History, path: Path, about: dict[str, Any]) -> History:
@@ -37,10 +45,14 @@ def save(history: History, path: Path, about: dict[str, Any]) -> History:
     return History.load(path)
 
 
-def load(folder: Path, part: Part, *, scout: bool = False) -> History | None:
-    """A part's results, None where there are none."""
-    path = path_of(folder, part, scout=scout)
-    return History.load(path) if path.is_file() else None
+def load(path: Path) -> History | None:
+    """What `save` wrote; None where there is nothing."""
+    if not path.is_file():
+        return None
+    history = History.load(path)
+    if not {"study", "paper"} <= told(history).keys():
+        raise InputError(f"{path}: a history, but not of a figure's part; give a folder that fedtempo reproduce wrote")
+    return history
 
 
 def told(history: History) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedtempo.cli.description import arguments_of, merged
+from fedtempo.data import DATASETS
 from fedtempo.errors import ResultsConflict
 from fedtempo.grid import RATE
 from fedtempo.history import History
@@ -29,9 +30,6 @@ from fedtempo.runner import Progress
 
 if TYPE_CHECKING:
     from fedtempo.problems.problem import Problem
-
-STORED = ("mnist", "cifar10", "shakespeare")
-"""Problems whose data lie in files."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +46,9 @@ class Place:
 def run_part(part: Part, place: Place) -> History:
     """A part's results, from what is there and what is left to run; of its first stage where that alone is wanted."""
     if part.scout is None:
-        return _stage(part, place, part.study, scout=False)
-    scout = _stage(part, place, part.scout, scout=True)
-    if part.only_scout:
-        return scout
-    return _stage(part, place, second_stage(part, scout), scout=False)
+        return _stage(part, place, part.study)
+    first = _stage(part, place, part.scout, scout=True)
+    return first if part.only_scout else _stage(part, place, second_stage(part, first), after=first)
 
 
 def second_stage(part: Part, scout: History) -> Table:
@@ -80,35 +76,47 @@ def kept_rates(scout: History, keep: int) -> dict[str, list[float]]:
     return kept
 
 
-def _stage(part: Part, place: Place, study: Table, *, scout: bool) -> History:
-    about = {"figure": part.figure, "part": part.name, "study": study, "paper": part.full, "scout": scout}
-    there = load(place.folder, part, scout=scout)
-    if there is not None and there.finished and not place.overwrite:
-        if told(there).get("study") == study:
+def _stage(part: Part, place: Place, study: Table, *, scout: bool = False, after: History | None = None) -> History:
+    """One stage of a part, the second `after` the results of the first."""
+    path = path_of(place.folder, part, scout=scout)
+    there = load(path)
+    if there is not None and there.finished:
+        if told(there)["study"] == study:
             return there
-        raise ResultsConflict(
-            f"{path_of(place.folder, part, scout=scout)} holds results of another setting; choose another --out, "
-            "or add --overwrite"
-        )
-    history = _run(study, place, path_of(place.folder, part, scout=scout).stem)
-    return save(history, path_of(place.folder, part, scout=scout), about)
+        if not place.overwrite:
+            raise ResultsConflict(f"{path} holds results of another setting; choose another --out, or add --overwrite")
+        path.unlink()
+    about: Table = {"figure": part.figure, "part": part.name, "study": study, "paper": part.full}
+    if after is not None:
+        then = told(after)["study"]
+        about["first_stage"] = {"until": then["until"], "seeds": after.dataset.sizes["seed"]}
+    return save(_run(study, place, path, after), path, about)
 
 
-def _run(table: Table, place: Place, name: str) -> History:
+def _run(table: Table, place: Place, path: Path, after: History | None = None) -> History:
     from fedtempo.study import simulate
 
     description: dict[str, Any] = merged(table)
-    if place.data_dir is not None and description["problem"]["name"] in STORED:
+    if place.data_dir is not None and description["problem"]["name"] in DATASETS:
         description = replaced(description, {"problem": {"data_dir": str(place.data_dir)}})
-    folder = place.folder / "studies" / name
+    problem = _problem(json.dumps(description["problem"]))
+    if after is not None and json.loads(after.attrs["configuration"])["fingerprint"] != problem.fingerprint():
+        raise ResultsConflict(f"{path}: its first stage was run on other data; choose another --out, or the same data")
+    folder = place.folder / "studies" / path.stem
     folder.parent.mkdir(parents=True, exist_ok=True)
-    return simulate(
-        **arguments_of(description, _problem(json.dumps(description["problem"]))),
+    run = partial(
+        simulate,
+        **arguments_of(description, problem),
         checkpoint=folder,
-        overwrite=place.overwrite,
         description=description,
-        on_progress=place.tell(name),
+        on_progress=place.tell(path.stem),
     )
+    try:
+        return run()
+    except ResultsConflict:
+        if not place.overwrite:
+            raise
+    return run(overwrite=True)
 
 
 @lru_cache(maxsize=1)
