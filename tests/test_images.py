@@ -12,6 +12,12 @@ import true_formats
 from fedtempo.data import load_cifar10, load_mnist
 from fedtempo.errors import DataMissing, InputError
 from fedtempo.problems import cifar10, mnist
+from test_study import compiled_once
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cached(tmp_path_factory):
+    yield from compiled_once(tmp_path_factory.mktemp("jax"))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +91,7 @@ def test_cifar_by_both_networks_lowers_its_loss(folder):
     assert problem.rows[0].shape == (40, 32, 32, 3)
     assert problem.num_parameters == 122570
     history = ft.simulate(
-        problem, ft.FedAvg(), ft.FixedTimes([1, 1]), until=6, local=ft.LocalSGD(lr=0.05, batch_size=16), points=2
+        problem, ft.FedAvg(), ft.FixedTimes([1, 1]), until=4, local=ft.LocalSGD(lr=0.05, batch_size=8), points=2
     )
     first, last = history.dataset["loss"].values.ravel()
     assert last < first

@@ -23,6 +23,7 @@ from fedtempo.reproduce.figure_file import FIGURES, SCALES, read_figure, replace
 from fedtempo.reproduce.results import load, path_of, told
 from fedtempo.reproduce.stages import Place, kept_rates, run_part, second_stage
 from test_cli import in_process
+from test_study import compiled_once
 
 RESULTS = Path(__file__).parents[1] / "docs" / "reproduction"
 SMALL = """
@@ -59,6 +60,11 @@ keep = 1
 study = { until = 8 }
 scout = { until = 2, seeds = [0, 1], points = 3 }
 """
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cached(tmp_path_factory):
+    yield from compiled_once(tmp_path_factory.mktemp("jax"))
 
 
 @pytest.fixture
@@ -125,8 +131,8 @@ def test_the_example_of_an_own_figure_runs(tmp_path, capsys, monkeypatch):
     path = Path(__file__).parents[1] / "examples" / "own_figure.toml"
     code, said, err = in_process(capsys, monkeypatch, "reproduce", str(path), "--out", str(tmp_path), "--quiet")
     assert (code, err) == (0, "")
-    assert "T = 400 (in full: 2 000), 3 seeds (in full: 5), the best 2 of 6 rates from 0.01 to 0.5" in said
-    assert "after a first stage of T = 40, 1 seed" in said
+    assert "T = 100 (in full: 2 000), 3 seeds (in full: 5), the best 2 of 6 rates from 0.01 to 0.5" in said
+    assert "after a first stage of T = 20, 1 seed" in said
 
 
 def test_the_rates_of_the_appendix_are_the_first_stage_of_figure_4():
