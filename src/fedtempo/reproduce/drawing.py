@@ -62,7 +62,7 @@ def note(figure: Figure, results: Mapping[str, History]) -> str:
         if part.name in results:
             words = setting_words(results[part.name], "paper" if part.figure in FIGURES else "in full")
             groups.setdefault(words, []).append(part.title)
-    told_all = [f"{', '.join(titles)}: {words}" if len(groups) > 1 else words for words, titles in groups.items()]
+    told_all = [f"{' and '.join(titles)}: {words}" if len(groups) > 1 else words for words, titles in groups.items()]
     where = sorted({h.attrs.get("hardware", "").split(",")[0].split(": ")[-1] for h in results.values()})
     return "; ".join(told_all) + (f". On {', '.join(where)}." if where else "")
 
