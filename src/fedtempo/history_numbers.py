@@ -30,6 +30,12 @@ def final_value(values: xr.DataArray) -> xr.DataArray:
     return mean.assign_attrs(values.attrs)
 
 
+def at_the_end(values: xr.DataArray, share: float) -> xr.DataArray:
+    """The values in the last `share` of the time, not of the points: a grid may begin late."""
+    times = values["time"].values
+    return values.isel(time=np.flatnonzero(times >= (1 - share) * times[-1] * (1 - 1e-9)))
+
+
 def first_time(times: xr.DataArray, hit: xr.DataArray) -> xr.DataArray:
     """The first time on the grid with a hit; NaN where there is none."""
     first = times.where(hit).min("time")

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedtempo.cli import options as o
-from fedtempo.cli.progress import shown
+from fedtempo.cli.progress import LINE_SECONDS, shown
 from fedtempo.errors import Interrupted
 
 if TYPE_CHECKING:
     from fedtempo.data import Fetching
 
-LINE_SECONDS = 10.0
 
 DataDir = Annotated[
     Path | None,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fedtempo.clock.ticks import exact
 from fedtempo.errors import InputError
-from fedtempo.models.classifier import Classifier, Tree, cross_entropy
+from fedtempo.models.classifier import Classifier, Tree, classifier
 from fedtempo.schemes import whole
 
 
@@ -39,16 +39,10 @@ def logistic(features: int, classes: int, *, l2: float = 0.0, features_first: bo
         z: jax.Array = (weights.T if features_first else weights) @ x.T + params["bias"][:, None]
         return z
 
-    def loss(params: Tree, batch: Tree) -> jax.Array:
-        x, y = batch
-        fit = cross_entropy(logits(params, x), y)
-        if not penalty:
-            return fit
-        return fit + penalty / 2 * (jnp.sum(params["weights"] ** 2) + jnp.sum(params["bias"] ** 2))
+    plain = classifier(init, logits)
 
-    def accuracy(params: Tree, batch: Tree) -> jax.Array:
-        x, y = batch
-        z = logits(params, x)
-        return jnp.mean(jnp.argmax(z, axis=0) == y, dtype=z.dtype)
+    def penalised(params: Tree, batch: Tree) -> jax.Array:
+        size: jax.Array = jnp.sum(params["weights"] ** 2) + jnp.sum(params["bias"] ** 2)
+        return plain.loss(params, batch) + penalty / 2 * size  # type: ignore[no-any-return]
 
-    return Classifier(init, loss, accuracy)
+    return plain._replace(loss=penalised) if penalty else plain

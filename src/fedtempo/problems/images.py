@@ -48,6 +48,8 @@ def mnist(
     ``partition=Dirichlet(0.1)``. `data_dir` is where the files are, unless they are in the cache.
     """
     check_compute(compute)
+    if model not in ("logistic", *CNNS):
+        raise InputError(f"model: {model!r} is not known; use one of logistic, {', '.join(CNNS)}")
     if model == "logistic" and compute != "float32":
         raise InputError(f"compute: {compute!r} is for networks; logistic regression is computed in the study's dtype")
     images = load_mnist(data_dir)
@@ -57,7 +59,7 @@ def mnist(
         made = logistic(side, 10, features_first=True)
         return _dealt("mnist", flat, made, clients, partition, model, seed, rows, compute, importance)
     deep = images._replace(train_x=images.train_x[..., None], test_x=images.test_x[..., None])
-    network = cnn(_known(model, ("logistic", *CNNS)), deep.train_x.shape[1:], 10, compute=compute)
+    network = cnn(model, deep.train_x.shape[1:], 10, compute=compute)
     return _dealt("mnist", deep, network, clients, partition, model, seed, rows, compute, importance)
 
 
@@ -80,14 +82,8 @@ def cifar10(
     """
     images = load_cifar10(data_dir)
     shape = images.train_x.shape[1:]
-    made = cnn(_known(model, tuple(CNNS)), shape, 10, mean=COLOUR_MEAN, deviation=COLOUR_DEVIATION, compute=compute)
+    made = cnn(model, shape, 10, mean=COLOUR_MEAN, deviation=COLOUR_DEVIATION, compute=compute)
     return _dealt("cifar10", images, made, clients, partition, model, seed, rows, compute, importance)
-
-
-def _known(model: str, names: tuple[str, ...]) -> str:
-    if model not in names:
-        raise InputError(f"model: {model!r} is not known; use one of {', '.join(names)}")
-    return model
 
 
 def _dealt(

@@ -22,6 +22,7 @@ from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.history import History
+from fedtempo.history_numbers import at_the_end
 from fedtempo.report.history_axes import floor_of, scale
 from fedtempo.report.paper_curves import Curve, Look, crosses, draw_curve, rule_looks
 from fedtempo.report.paper_parts import (
@@ -39,7 +40,7 @@ from fedtempo.report.paper_parts import (
 from fedtempo.report.style import STYLE
 
 STEPS = "local_steps"
-_LAST = 0.95
+_LAST = 0.05
 _MARKS = {"identical": "s", "time-based": "o"}
 
 
@@ -72,8 +73,7 @@ def _ends(history: History) -> xr.Dataset:
     dataset = history.dataset.isel(scheme=0)
     if STEPS not in dataset.coords:
         raise InputError(f"the history has no {STEPS}; run the study with a list of them")
-    time = dataset["time"]
-    last = dataset["loss"].isel(time=np.flatnonzero(time >= _LAST * time.max()))
+    last = at_the_end(dataset["loss"], _LAST)
     gone = history.diverged.isel(scheme=0).any("seed")
     deviation = last.std("time", ddof=1, skipna=False) if last.sizes["time"] > 1 else last.isel(time=0) * np.nan
     means = {"mean": last.mean("time", skipna=False), "deviation": deviation}

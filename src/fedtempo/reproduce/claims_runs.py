@@ -18,6 +18,7 @@ import xarray as xr
 
 from fedtempo.grid import RATE
 from fedtempo.history import History
+from fedtempo.history_numbers import at_the_end
 from fedtempo.reproduce.choice import shared_rate
 
 Results = Mapping[str, Mapping[str, History]]
@@ -64,8 +65,7 @@ class Runs:
 
     def tail(self, share: float) -> tuple[xr.DataArray, xr.DataArray]:
         """Mean and deviation of the loss over the last `share` of the time, for each seed."""
-        times = self.dataset["time"].values
-        values = self.values("loss").isel(time=np.flatnonzero(times >= (1 - share) * times[-1] * (1 - 1e-9)))
+        values = at_the_end(self.values("loss"), share)
         if values.sizes["time"] < 2:
             raise NotRun(f"fewer than two measurements lie in the last {100 * share:g} % of the time")
         gone = (abs(values) == np.inf).any("time")
