@@ -85,6 +85,8 @@ def setting_words(history: History, full: str) -> str:
             f"the best {kept} of {len(every)} rates from {_values([every[0]])} to {_values([every[-1]])} after a first "
             f"stage of T = {_number(first['until'])}, {seeds_then}"
         )
+    elif set(_listed(ours["lr"])) > set(every):
+        words.append(f"rates {_values(ours['lr'])}" + _beside(ours["lr"], theirs["lr"], full))
     elif _listed(ours["lr"]) != every:
         words.append(f"rates {_values(ours['lr'])} of {len(every)}")
     for key, name in (("rows", " images"), ("windows", " windows a role"), ("compute", "")):
