@@ -21,7 +21,7 @@ import numpy as np
 
 import fedtempo as ft
 from fedtempo.theory.coordinates import Coordinates, job, pull_of
-from fedtempo.theory.forecast import forecast
+from fedtempo.theory.forecasting import forecast
 from fedtempo.theory.linear import advance, schedule, starting
 from fedtempo.theory.regimes import Independent, Sampled, regime
 from fedtempo.theory.stability import stability_limit

@@ -15,15 +15,27 @@ NAMES = """
 AsyncFedAvg Centralized ClientTimes ClockOverflow ConstantDiscount Cycle DataMissing Dirichlet Discounted
 ExponentialTimes FastestSampling FedAvg FedBuff FedFix FedtempoError FixedTimes HingeDiscount History IID Identical
 ImportanceOnly InputError LabelShards LocalOptax LocalRule LocalSGD LogNormalTimes Model MultinomialSampling NaturalKey
-OneLabel Participation Plan PolynomialDiscount Problem Progress ResultsConflict Scheme StagedFedFix TimeBased Timeline
-TraceTimes UniformSampling UniformTimes UnlawfulRule WaitingRule WeightRule Weights compare expected_weights limit_cycle
-participation_of simulate timeline timeline_chunks weights
+OneLabel Participation Plan PolynomialDiscount Problem Progress Recommendation ResultsConflict Scheme StagedFedFix
+TimeBased Timeline TraceTimes UniformSampling UniformTimes UnlawfulRule WaitingRule WeightRule Weights compare
+expected_weights limit_cycle participation_of recommend simulate timeline timeline_chunks weights
+"""
+
+THEORY = """
+Assumption Bound Ceiling Constants Convergence Coordinates Covariance DataTypes Expected Forecast Measured Order
+Quantities Regime Residuals StabilityLimit Stationary TypeWeights assumptions best_exponent bound constants converges
+expected_from_scheme expected_from_timeline forecast learning_rate_ceiling lemma_1 measure optimum order_of quantities rate
+regime remaining_times residuals rounds_in slowest_exponent stability_limit stationary_loss type_weights window_share
 """
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(ft.__all__) == sorted(["__version__", "problems", *NAMES.split()])
+    assert sorted(ft.__all__) == sorted(["__version__", "problems", "theory", *NAMES.split()])
     assert dir(ft) == sorted(ft.__all__)
+
+
+def test_the_names_of_the_theory_are_these() -> None:
+    assert sorted(ft.theory.__all__) == dir(ft.theory) == sorted(THEORY.split())
+    assert not hasattr(ft.theory, "theorem_nothing")
 
 
 def test_every_name_can_be_read_twice() -> None:
@@ -31,7 +43,7 @@ def test_every_name_can_be_read_twice() -> None:
         "import importlib, fedtempo\n"
         "first = {n: getattr(fedtempo, n) for n in fedtempo.__all__}\n"
         "assert all(getattr(fedtempo, n) is first[n] for n in fedtempo.__all__)\n"
-        "assert [n for n, v in first.items() if inspect.ismodule(v)] == ['problems']"
+        "assert [n for n, v in first.items() if inspect.ismodule(v)] == ['problems', 'theory']"
     )
     subprocess.run([sys.executable, "-c", "import inspect\n" + code], check=True)
 
@@ -42,8 +54,8 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_everything_public_is_documented() -> None:
     missing = []
-    for name in NAMES.split():
-        thing = getattr(ft, name)
+    for home, name in [*((ft, name) for name in NAMES.split()), *((ft.theory, name) for name in THEORY.split())]:
+        thing = getattr(home, name)
         if not inspect.getdoc(thing):
             missing.append(name)
         if inspect.isclass(thing):
@@ -58,6 +70,7 @@ def test_no_module_bears_the_name_of_an_exported_function() -> None:
     modules = {path.stem for path in (ROOT / "src" / "fedtempo").glob("*.py")}
     modules |= {path.name for path in (ROOT / "src" / "fedtempo").iterdir() if path.is_dir()}
     assert not modules & {name for name in NAMES.split() if inspect.isfunction(getattr(ft, name))}
+    assert not {path.stem for path in (ROOT / "src" / "fedtempo" / "theory").glob("*.py")} & set(THEORY.split())
 
 
 def test_importing_the_package_loads_nothing() -> None:

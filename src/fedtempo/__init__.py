@@ -47,6 +47,7 @@ _HOME = {
     "PolynomialDiscount": "discounts",
     "Problem": "problems.problem",
     "Progress": "runner",
+    "Recommendation": "planner.choosing",
     "ResultsConflict": "errors",
     "Scheme": "schemes",
     "StagedFedFix": "schemes",
@@ -63,16 +64,20 @@ _HOME = {
     "expected_weights": "weighting",
     "limit_cycle": "running",
     "participation_of": "weighting",
+    "recommend": "planner.choosing",
     "simulate": "study",
     "timeline": "running",
     "timeline_chunks": "running",
     "weights": "weighting",
 }
 
-__all__ = ["__version__", "problems", *_HOME]
+_MODULES = ("problems", "theory")
+
+__all__ = ["__version__", *_MODULES, *_HOME]
 
 if TYPE_CHECKING:
     from fedtempo import problems as problems
+    from fedtempo import theory as theory
     from fedtempo.clock.cycle import Cycle as Cycle
     from fedtempo.clock.random_times import ExponentialTimes as ExponentialTimes
     from fedtempo.clock.random_times import LogNormalTimes as LogNormalTimes
@@ -97,6 +102,8 @@ if TYPE_CHECKING:
     from fedtempo.local.solvers import LocalSGD as LocalSGD
     from fedtempo.model import Model as Model
     from fedtempo.participation import Participation as Participation
+    from fedtempo.planner.choosing import Recommendation as Recommendation
+    from fedtempo.planner.choosing import recommend as recommend
     from fedtempo.planning import Plan as Plan
     from fedtempo.planning import compare as compare
     from fedtempo.problems.partitions import IID as IID
@@ -132,8 +139,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    if name == "problems":
-        return import_module("fedtempo.problems")
+    if name in _MODULES:
+        return import_module(f"fedtempo.{name}")
     if name in _HOME:
         return getattr(import_module(f"fedtempo.{_HOME[name]}"), name)
     raise AttributeError(f"module 'fedtempo' has no attribute {name!r}")

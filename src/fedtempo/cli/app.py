@@ -17,6 +17,7 @@ from fedtempo.cli.plan import plan
 from fedtempo.cli.reproduce import reproduce
 from fedtempo.cli.run import run as run_study
 from fedtempo.cli.show import show
+from fedtempo.cli.theory import theory
 from fedtempo.cli.timeline import timeline
 from fedtempo.errors import INTERRUPTED, InputError
 
@@ -50,6 +51,7 @@ def root(
 
 app.command()(plan)
 app.command()(timeline)
+app.command()(theory)
 app.command(name="run")(run_study)
 app.command()(show)
 app.command()(reproduce)

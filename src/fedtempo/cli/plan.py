@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.cli.data import DataDir
+from fedtempo.errors import InputError
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,33 @@ def plan(
             "--discount", help="For stale updates: polynomial:0.5, hinge:10:4, constant:0.5.", show_default=False
         ),
     ] = None,
+    problem: Annotated[
+        str | None,
+        typer.Option(
+            "--problem",
+            help="Recommend for this problem: digits, mnist, cifar10, shakespeare, or package.module:function.",
+            show_default=False,
+        ),
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", help="With --problem: iid, dirichlet:0.1, …", show_default=False)
+    ] = None,
+    data_dir: DataDir = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="With --problem: the time to plan for.", show_default=False)
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", help="With --problem: local steps K.")] = 1,
+    batch_size: Annotated[str, typer.Option("--batch-size", help="With --problem: rows a step, or all.")] = "32",
+    lr: Annotated[
+        list[str] | None,
+        typer.Option("--lr", help="With --problem: rates to compare, as 0.1,0.2.", show_default="in 1-2-5 steps"),
+    ] = None,
+    share: Annotated[
+        float, typer.Option("--pilot", help="With --problem: share of the client updates for the pilot.")
+    ] = 0.05,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="With --problem: picture to write, as plan.svg.", show_default=False)
+    ] = None,
     seed: o.Seed = 0,
     details: Annotated[bool, typer.Option("--details", help="Also show every client.")] = False,
     as_json: o.AsJson = False,
@@ -40,7 +70,8 @@ def plan(
 ) -> None:
     """Compare schemes for clients of unequal speed: pace, staleness, windows, weights.
 
-    Repeat --scheme, --wait, --buffer, --sample for more; without --scheme a sensible set is compared.
+    With --problem and --until: a short pilot, then which scheme, wait and learning rate to use. Repeat --scheme,
+    --wait, --buffer, --sample for more; without --scheme a sensible set is compared.
     """
     from fedtempo.discounts import parse_discount
     from fedtempo.planning import compare
@@ -53,6 +84,29 @@ def plan(
     rule = weight_rule(weights)
     if discount is not None:
         rule = Discounted(rule, parse_discount(discount))
+    if problem is not None:
+        from fedtempo.cli.recommend import recommended
+
+        if importance is not None:
+            raise InputError("--importance: with --problem the clients' importance is the problem's; leave it out")
+        spec = {"name": problem, "clients": known.num_clients, "partition": partition, "data_dir": data_dir}
+        recommended(
+            {name: value for name, value in spec.items() if value is not None},
+            known,
+            chosen,
+            until=until,
+            rule=rule,
+            rates=lr,
+            steps=steps,
+            batch_size=batch_size,
+            share=share,
+            seed=seed,
+            figure=figure,
+            as_json=as_json,
+        )
+        return
+    if until is not None or partition is not None or lr or figure is not None:
+        raise InputError("--until, --partition, --lr and --figure are for a recommendation: give --problem too")
     log.info("planning for %s", known)
     made = compare(known, chosen, importance=o.read_importance(importance), weights=rule, seed=seed)
     if as_json:

@@ -13,6 +13,7 @@ from rich.table import Table
 from fedtempo.report.phrases import NONE
 from fedtempo.report.tables import console
 from fedtempo.reproduce.claims_kinds import Case, Claim
+from fedtempo.reproduce.claims_theory import theory_claims, theory_section
 
 _HEAD = """\
 # What of the paper's experiments holds
@@ -34,7 +35,7 @@ _COLOURS = {"holds": "green", "answered": "green", "fails": "red", "undecided": 
 
 
 def markdown(claims: Sequence[Claim]) -> str:
-    """A page: what verdicts mean, a table of the claims, and every case of each."""
+    """A page: what verdicts mean, a table of the claims, every case of each, and the claims of the theory."""
     rows = [
         "| no. | statement | place | measured, with 95 % interval | horizon | verdict |",
         "|---:|---|---|---|---|---|",
@@ -45,7 +46,8 @@ def markdown(claims: Sequence[Claim]) -> str:
         ),
     ]
     details = ["## Case by case", *(_details(c) for c in claims)]
-    return "\n".join((_HEAD, tally(claims), "", *rows, "", "\n\n".join(details), ""))
+    theory = theory_section(theory_claims())
+    return "\n".join((_HEAD, tally(claims), "", *rows, "", "\n\n".join(details), "", theory))
 
 
 def tally(claims: Sequence[Claim]) -> str:

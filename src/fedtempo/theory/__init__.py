@@ -18,7 +18,7 @@ _HOME = {
     "Covariance": "covariance",
     "DataTypes": "data_types",
     "Expected": "expected",
-    "Forecast": "forecast",
+    "Forecast": "forecasting",
     "Measured": "virtual",
     "Order": "orders",
     "Quantities": "tables",
@@ -34,6 +34,7 @@ _HOME = {
     "converges": "exponents",
     "expected_from_scheme": "expected",
     "expected_from_timeline": "expected",
+    "forecast": "forecasting",
     "learning_rate_ceiling": "ceiling",
     "lemma_1": "covariance",
     "measure": "virtual",
@@ -72,7 +73,8 @@ if TYPE_CHECKING:
     from fedtempo.theory.exponents import best_exponent as best_exponent
     from fedtempo.theory.exponents import converges as converges
     from fedtempo.theory.exponents import slowest_exponent as slowest_exponent
-    from fedtempo.theory.forecast import Forecast as Forecast
+    from fedtempo.theory.forecasting import Forecast as Forecast
+    from fedtempo.theory.forecasting import forecast as forecast
     from fedtempo.theory.long_run_loss import Stationary as Stationary
     from fedtempo.theory.long_run_loss import rate as rate
     from fedtempo.theory.long_run_loss import stationary_loss as stationary_loss

@@ -24,7 +24,7 @@ from fedtempo.local.solvers import LocalSGD
 from fedtempo.problems.quadratics import Quadratics
 from fedtempo.schemes import Scheme
 from fedtempo.theory.coordinates import Coordinates, Job, job, pull_of
-from fedtempo.theory.forecast import Affine, coordinates_of, placed, plain_sgd
+from fedtempo.theory.forecasting import Affine, coordinates_of, placed, plain_sgd
 from fedtempo.theory.linear import Moments, Schedule, advance, starting
 from fedtempo.theory.regimes import LONG, Drawn, Independent, Regime, Repeating, Sampled, Sense, regime
 from fedtempo.theory.stability import Curved, curvatures_of

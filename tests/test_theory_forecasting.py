@@ -10,7 +10,7 @@ import pytest
 import fedtempo as ft
 from fedtempo.importance import Importance
 from fedtempo.theory.coordinates import Coordinates
-from fedtempo.theory.forecast import forecast
+from fedtempo.theory.forecasting import forecast
 from fedtempo.theory.long_run_loss import rate, stationary_loss
 from fedtempo.theory.regimes import Independent, Repeating, regime
 from fedtempo.theory.stability import stability_limit

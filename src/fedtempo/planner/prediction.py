@@ -1,0 +1,209 @@
+"""The loss at the horizon of each scheme and learning rate, from the pilot, without a run.
+
+    L(T) − min L ≈ progress + noise + heterogeneity + drift               means over the last tenth of the time
+
+Around the pilot's end the clients are quadratics with one curvature a coordinate, whose moments follow exactly along
+the scheme's timeline (fedtempo.theory.forecast): coordinates that start away and decay (progress up to the pilot's
+end), that are shaken by batches (noise), that are pulled apart by clients (heterogeneity). What lies beyond the pilot's
+end decays with the gradient's own curvatures, as the flow does at s = N·σ(η_l), where
+
+    σ(η_l) = log(1 + a η_l K) / a
+
+is how far K local steps lead along a client's own gradient, which they use up; a is its curvature. The drift of local
+work is first order in η_l, at most that of clients who get close to their own optima. Beyond the pilot's end noise goes
+on falling with s as the spread of gradients fell on the path, heterogeneity and drift as its square (squares of means,
+not means of squares), and curvatures fall with the loss. N is the number of rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from fedtempo.clock.streams import stream_key, uniforms
+from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.importance import Importance
+from fedtempo.local.solvers import LocalSGD
+from fedtempo.planner.excess import Curves, likely_curves
+from fedtempo.planner.pilot import Pilot
+from fedtempo.planner.spectrum import Spectrum
+from fedtempo.running import timeline
+from fedtempo.schemes import Scheme
+from fedtempo.theory.coordinates import Coordinates
+from fedtempo.theory.forecasting import forecast
+from fedtempo.weighting import WeightRule, weights
+
+_LAST = [Fraction(9, 10) + Fraction(k, 100) for k in range(11)]
+_DRAWS = 8
+"""Drawn directions in which clients may be pulled apart."""
+_FARTHEST = 3.0
+"""How far a client's own optimum may lie, in Newton steps."""
+_LEAST = 0.2
+"""Below which share of the pilot's value nothing is extrapolated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Of one scheme, at each learning rate; losses are above the least one."""
+
+    scheme: Scheme
+    lr: Floats
+    num_rounds: int
+    num_updates: int
+    progress: Floats
+    noise: Floats
+    heterogeneity: Floats
+    drift: Floats
+
+    @property
+    def excess(self) -> Floats:
+        """[rates] predicted L(T) − min L; infinite where training is unstable."""
+        with np.errstate(invalid="ignore"):
+            total = self.progress + self.noise + self.heterogeneity + self.drift
+        return np.where(np.isfinite(total), total, np.inf)
+
+    @property
+    def best(self) -> int:
+        """Which rate has the lowest."""
+        return int(np.argmin(self.excess))
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The quadratic model that the pilot leads to."""
+
+    pilot: Pilot
+    importance: Importance
+    local_steps: int
+    batch_size: int | None
+    curves: Curves
+    """L − min L beyond the pilot's end."""
+    falling: float
+    """Power of s with which the spread of gradients falls."""
+    flattening: float
+    """Power of the loss with which curvatures fall."""
+
+    @classmethod
+    def of(cls, pilot: Pilot, importance: Importance, local_steps: int, batch_size: int | None) -> Model:
+        """From what the pilot saw."""
+        path = pilot.path
+        third = max(1, len(path.time) // 3)
+        middle, late = slice(third, 2 * third), slice(2 * third, None)
+        falling = _power(
+            path.spread[middle].mean(), path.spread[late].mean(), path.time[middle].mean(), path.time[late].mean()
+        )
+        early = slice(max(0, third - 2), third + 3)
+        loss = float(np.log(pilot.end_loss / path.loss[early].mean())) if pilot.end_loss > 0 else 0.0
+        flattening = 0.0
+        if loss < 0 < pilot.flattening:  # it quickens as the loss falls: twice of what was seen, at most in proportion
+            flattening = float(np.clip(2 * np.log(pilot.flattening) / loss, 0.0, 1.0))
+        return cls(pilot, importance, local_steps, batch_size, likely_curves(pilot), falling, flattening)
+
+    @property
+    def remaining(self) -> float:
+        """L(θ_e) − min L."""
+        return float(self.curves.at(self.pilot.end_time))
+
+    @property
+    def least_loss(self) -> float:
+        """The pilot's guess of min L."""
+        return self.pilot.end_loss - self.remaining
+
+    def moved(self, lr: Floats) -> Floats:
+        """[rates] σ: how far along the flow one round leads."""
+        own = self.pilot.own_curvature
+        if own is None:
+            return lr * self.local_steps
+        return np.log1p(own * lr * self.local_steps) / own
+
+    def predict(
+        self,
+        scheme: Scheme,
+        times: ClientTimes,
+        *,
+        until: Fraction,
+        lr: Floats,
+        rule: str | WeightRule = "time-based",
+        server_lr: float = 1.0,
+        seed: int = 0,
+    ) -> Prediction:
+        """The loss of a scheme at each learning rate."""
+        pilot, steps = self.pilot, self.local_steps
+        line = timeline(scheme, times, until=until, importance=self.importance.exact, seed=seed)
+        weight = weights(scheme, times, importance=self.importance.exact, rule=rule, seed=seed)
+        moved = self.moved(lr) * server_lr
+        flow = moved * line.num_rounds * 0.95  # the mean over the last tenth
+        far = np.maximum(flow / pilot.end_time, 1.0)
+        fall = np.clip(far**self.falling, _LEAST, 1.0)
+        flat = float(np.clip(self.least_loss / pilot.end_loss, _LEAST, 1.0)) ** self.flattening  # where training ends
+        local = LocalSGD(steps=steps, lr=lr.tolist(), batch_size=None)
+        at = [until * part for part in _LAST]
+        still = forecast(self._pulled(flat), line, weight, local=local, server_lr=server_lr, at=at).mean
+        shaken = forecast(self._shaken(flat), line, weight, local=local, server_lr=server_lr, at=at).variance
+        nodes, beyond = len(pilot.way.curvature), np.maximum(flow, pilot.end_time)
+        with np.errstate(over="ignore", invalid="ignore"):  # unstable rates are infinite
+            square = (still**2).mean(axis=1)
+            kept = square[:, :nodes] ** (moved / (lr * steps * server_lr))[:, None]
+            way = kept @ (pilot.way.share * pilot.way_energy / pilot.way.curvature) / 2
+            decay = self.remaining * _decay(pilot.of_gradient, beyond - pilot.end_time)
+            pulled = square[:, nodes:].reshape(len(lr), _DRAWS, -1).mean(axis=1)
+            apart = pulled @ (flat * pilot.of_heterogeneity.curvature * pilot.of_heterogeneity.share) / 2
+            noise = shaken.mean(axis=1) @ (flat * pilot.of_noise.curvature * pilot.of_noise.share) / 2
+            return Prediction(
+                scheme=scheme,
+                lr=lr,
+                num_rounds=line.num_rounds,
+                num_updates=line.num_updates,
+                progress=way + np.sqrt(self.curves.at(beyond) * decay),
+                noise=noise * fall * (0.0 if self.batch_size is None else pilot.mean_noise / self.batch_size),
+                heterogeneity=apart * pilot.mean_heterogeneity * fall**2,
+                drift=self._drift(lr) * fall**2,
+            )
+
+    def _shaken(self, flat: float) -> Coordinates:
+        """At rest, with batch noise of mean 1 over clients."""
+        curvature = flat * self.pilot.of_noise.curvature
+        clients = len(self.importance.values)
+        noise = np.ones(clients)
+        noise[self.pilot.clients] = self.pilot.noise / max(self.pilot.noise.mean(), 1e-30)
+        none = np.zeros((clients, len(curvature)))
+        return Coordinates(none + curvature, none, none + noise[:, None], np.zeros(len(curvature)), self.importance)
+
+    def _pulled(self, flat: float) -> Coordinates:
+        """Coordinates that start at 1 and are drawn to 0; then, for each draw, clients that pull with mean force 1."""
+        clients, p = len(self.importance.values), self.importance.values
+        size = np.ones(clients)
+        found = self.pilot.heterogeneity
+        if found.mean() > 0:
+            size[self.pilot.clients] = found / found.mean()
+        angle = 2 * np.pi * uniforms(stream_key("pulls", 0), np.arange(clients)[:, None], np.arange(_DRAWS)[None, :])
+        force = np.sqrt(2 * size)[:, None] * np.cos(angle)
+        force = force - p @ force
+        way, apart = flat * self.pilot.way.curvature, flat * self.pilot.of_heterogeneity.curvature
+        curvature = np.concatenate([way, np.tile(apart, _DRAWS)])
+        center = np.concatenate(
+            [np.zeros((clients, len(way))), (force[:, :, None] / apart).reshape(clients, -1)], axis=1
+        )
+        start = np.concatenate([np.ones(len(way)), np.zeros(center.shape[1] - len(way))])
+        return Coordinates(np.zeros_like(center) + curvature, center, np.zeros_like(center), start, self.importance)
+
+    def _drift(self, lr: Floats) -> Floats:
+        own = self.pilot.own_curvature
+        if own is None:
+            return np.zeros(len(lr))
+        moved = self.moved(lr)
+        reach = np.minimum((lr * self.local_steps - moved) / (own * moved), _FARTHEST / own)
+        return np.asarray(0.5 * self.pilot.drift_square / max(self.pilot.of_heterogeneity.mean, 1e-30) * reach**2)
+
+
+def _power(before: float, after: float, early: float, late: float) -> float:
+    """The power of s between two values, not above 0 and not below −1."""
+    return float(np.clip(np.log(after / before) / np.log(late / early), -1.0, 0.0))
+
+
+def _decay(spectrum: Spectrum, time: Floats) -> Floats:
+    """Share of the loss ½ gᵀH⁻¹g that is left after a time of the flow."""
+    energy = spectrum.share / spectrum.curvature
+    return np.asarray(np.exp(-2 * np.multiply.outer(time, spectrum.curvature)) @ energy / energy.sum())
