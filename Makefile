@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: torch demo test lint types unit wheel fuzz bench bench-clock bench-engine bench-models check-accelerator lock format clean
+.PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
+	bench-planner check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(READY)
@@ -30,6 +31,18 @@ wheel: $(READY)
 # Ten times the random cases of `make test`.
 fuzz: $(READY)
 	FEDTEMPO_CASES=4000 $(BIN)/python -m pytest tests/test_rival.py tests/test_server.py
+
+# Theorems 1 to 3 on 500 random problems: what was measured stays below what is promised.
+bounds: $(READY)
+	$(BIN)/python benchmarks/bounds.py --cases 500
+
+# The quadratic model against simulation: stability limits and loss curves of every scheme.
+bench-quadratic: $(READY)
+	$(BIN)/python benchmarks/quadratic_model.py
+
+# The planner's choices on twenty settings against a grid of trained cells.
+bench-planner: $(READY)
+	$(BIN)/python benchmarks/planner.py
 
 bench: bench-clock bench-engine bench-models
 

@@ -23,8 +23,9 @@ expected_weights limit_cycle participation_of recommend simulate timeline timeli
 THEORY = """
 Assumption Bound Ceiling Constants Convergence Coordinates Covariance DataTypes Expected Forecast Measured Order
 Quantities Regime Residuals StabilityLimit Stationary TypeWeights assumptions best_exponent bound constants converges
-expected_from_scheme expected_from_timeline forecast learning_rate_ceiling lemma_1 measure optimum order_of quantities rate
-regime remaining_times residuals rounds_in slowest_exponent stability_limit stationary_loss type_weights window_share
+expected_from_scheme expected_from_timeline forecast learning_rate_ceiling lemma_1 measure optimum order_of quantities
+rate regime remaining_times residuals rounds_in slowest_exponent stability_limit stationary_loss type_weights
+window_share
 """
 
 

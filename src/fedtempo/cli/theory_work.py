@@ -94,8 +94,6 @@ def quantities_of(clients: Clients, schemes: Sequence[Scheme]) -> Theory:
 
 def bounds_of(clients: Clients, schemes: Sequence[Scheme], training: Training) -> Theory:
     """Quantities, assumptions, constants and bounds; a bound that the theory refuses is left out with its reason."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     from fedtempo.report.theory_document import Theory
     from fedtempo.theory import constants
     from fedtempo.theory.steps import Steps
@@ -108,14 +106,12 @@ def bounds_of(clients: Clients, schemes: Sequence[Scheme], training: Training) -
         known.check()
     except InputError as error:
         refused = str(error)
-    # Matrices are small: threads gain little on an idle machine, and wait for each other on a busy one.
-    with threadpool_limits(1, user_api="blas"):
-        begun = [_begun(clients, scheme, training, known, provable=refused is None) for scheme in schemes]
-        listed, missing = _constants(known, solve=refused is None)
-        refused = refused or missing
-        if refused is None:
-            log.info("bounds of %d schemes", len(schemes))
-            begun = [(_with_bound(s, line, clients, training, known), line) for s, line in begun]
+    begun = [_begun(clients, scheme, training, known, provable=refused is None) for scheme in schemes]
+    listed, missing = _constants(known, solve=refused is None)
+    refused = refused or missing
+    if refused is None:
+        log.info("bounds of %d schemes", len(schemes))
+        begun = [(_with_bound(s, line, clients, training, known), line) for s, line in begun]
     return Theory(
         clients.times,
         clients.until,

@@ -95,8 +95,8 @@ class Recommendation:
 
     @cached_property
     def limits(self) -> dict[str, StabilityLimit]:
-        """By scheme's label, the learning rate at which training along the largest curvature stops being stable."""
-        steepest = np.full(self.times.num_clients, self.pilot.largest_curvature)
+        """By scheme's label, the learning rate from which training is unstable along the largest final curvature."""
+        steepest = np.full(self.times.num_clients, self.model.final_curvature)
         return {
             one.scheme.label: stability_limit(
                 steepest,
@@ -153,6 +153,8 @@ class Recommendation:
                     "heterogeneity": _finite(one.heterogeneity),
                     "drift": _finite(one.drift),
                     "stability_limit": self.limits[one.scheme.label].lr,
+                    "proven_lr": one.proven_lr,
+                    "proven_loss": one.proven_loss,
                 }
                 for one in self.predictions
             ],
@@ -163,6 +165,7 @@ class Recommendation:
                 "loss": self.pilot.end_loss,
                 "remaining": self.model.remaining,
                 "largest_curvature": self.pilot.largest_curvature,
+                "final_curvature": self.model.final_curvature,
                 "noise": self.pilot.mean_noise,
                 "heterogeneity": self.pilot.mean_heterogeneity,
             },

@@ -23,6 +23,7 @@ from fractions import Fraction
 import numpy as np
 
 from fedtempo.clock.streams import stream_key, uniforms
+from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.importance import Importance
 from fedtempo.local.solvers import LocalSGD
@@ -31,9 +32,11 @@ from fedtempo.planner.pilot import Pilot
 from fedtempo.planner.spectrum import Spectrum
 from fedtempo.running import timeline
 from fedtempo.schemes import Scheme
+from fedtempo.theory.ceiling import learning_rate_ceiling
 from fedtempo.theory.coordinates import Coordinates
+from fedtempo.theory.expected import expected_from_timeline
 from fedtempo.theory.forecasting import forecast
-from fedtempo.weighting import WeightRule, weights
+from fedtempo.weighting import WeightRule, Weights, weights
 
 _LAST = [Fraction(9, 10) + Fraction(k, 100) for k in range(11)]
 _DRAWS = 8
@@ -56,6 +59,10 @@ class Prediction:
     noise: Floats
     heterogeneity: Floats
     drift: Floats
+    proven_lr: float
+    """The largest rate for which Theorem 1 is proved, with the pilot's curvature at the start for L."""
+    proven_loss: float
+    """Its ε_F alone at that rate, with the pilot's distance: Theorem 1 promises nothing below it."""
 
     @property
     def excess(self) -> Floats:
@@ -103,13 +110,27 @@ class Model:
 
     @property
     def remaining(self) -> float:
-        """L(θ_e) − min L."""
-        return float(self.curves.at(self.pilot.end_time))
+        """L(θ_e) − min L: by the curves, but not above ½ ∇Lᵀ H⁻¹ ∇L with the gradient's square at its upper end."""
+        pilot = self.pilot
+        square = max(pilot.gradient_square, 0.0) + 2 * pilot.gradient_square_error
+        most = square / 2 * float((pilot.of_gradient.share / pilot.of_gradient.curvature).sum())
+        return min(float(self.curves.at(pilot.end_time)), most)
 
     @property
     def least_loss(self) -> float:
         """The pilot's guess of min L."""
         return self.pilot.end_loss - self.remaining
+
+    @property
+    def flat(self) -> float:
+        """Curvatures where training ends, over those at the pilot's end."""
+        left = float(np.clip(self.least_loss / self.pilot.end_loss, _LEAST, 1.0)) if self.flattening else 1.0
+        return float(left**self.flattening)
+
+    @property
+    def final_curvature(self) -> float:
+        """The largest where training ends."""
+        return self.flat * self.pilot.largest_curvature
 
     def moved(self, lr: Floats) -> Floats:
         """[rates] σ: how far along the flow one round leads."""
@@ -137,7 +158,7 @@ class Model:
         flow = moved * line.num_rounds * 0.95  # the mean over the last tenth
         far = np.maximum(flow / pilot.end_time, 1.0)
         fall = np.clip(far**self.falling, _LEAST, 1.0)
-        flat = float(np.clip(self.least_loss / pilot.end_loss, _LEAST, 1.0)) ** self.flattening  # where training ends
+        flat = self.flat
         local = LocalSGD(steps=steps, lr=lr.tolist(), batch_size=None)
         at = [until * part for part in _LAST]
         still = forecast(self._pulled(flat), line, weight, local=local, server_lr=server_lr, at=at).mean
@@ -147,7 +168,8 @@ class Model:
             square = (still**2).mean(axis=1)
             kept = square[:, :nodes] ** (moved / (lr * steps * server_lr))[:, None]
             way = kept @ (pilot.way.share * pilot.way_energy / pilot.way.curvature) / 2
-            decay = self.remaining * _decay(pilot.of_gradient, beyond - pilot.end_time)
+            decay = _decay(pilot.of_gradient, beyond - pilot.end_time)
+            decay = decay * self.curves.at(beyond) / self.curves.at(pilot.end_time)
             pulled = square[:, nodes:].reshape(len(lr), _DRAWS, -1).mean(axis=1)
             apart = pulled @ (flat * pilot.of_heterogeneity.curvature * pilot.of_heterogeneity.share) / 2
             noise = shaken.mean(axis=1) @ (flat * pilot.of_noise.curvature * pilot.of_noise.share) / 2
@@ -156,11 +178,19 @@ class Model:
                 lr=lr,
                 num_rounds=line.num_rounds,
                 num_updates=line.num_updates,
-                progress=way + np.sqrt(self.curves.at(beyond) * decay),
+                progress=way + self.remaining * np.sqrt(decay),
                 noise=noise * fall * (0.0 if self.batch_size is None else pilot.mean_noise / self.batch_size),
                 heterogeneity=apart * pilot.mean_heterogeneity * fall**2,
                 drift=self._drift(lr) * fall**2,
+                **self._proven(line, weight, server_lr),
             )
+
+    def _proven(self, line: Timeline, weight: Weights, server_lr: float) -> dict[str, float]:
+        law = expected_from_timeline(line, weight)
+        known = {"smoothness": self.pilot.start_curvature, "local_steps": self.local_steps, "server_lr": server_lr}
+        rate = learning_rate_ceiling(law, **known).corrected  # type: ignore[arg-type]
+        loss = self.pilot.distance**2 / (rate * server_lr * self.local_steps * line.num_rounds)
+        return {"proven_lr": rate, "proven_loss": loss}
 
     def _shaken(self, flat: float) -> Coordinates:
         """At rest, with batch noise of mean 1 over clients."""

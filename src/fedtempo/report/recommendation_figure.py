@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullLocator
 
 from fedtempo.planner.choosing import Recommendation
 from fedtempo.report.history_style import colours
@@ -113,12 +113,9 @@ def _rates(axes: Axes, made: Recommendation, places: dict[str, float], ink: dict
     axes.set_yscale("log")
     axes.set_ylabel("local learning\nrate")
     axes.set_xlabel("wait of FedFix; for others the mean time of a round")
-    ticks = sorted({round(value, 3) for value in x})
-    if len(ticks) <= 12:
-        axes.xaxis.set_major_locator(FixedLocator(ticks))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.tick_params(axis="x", labelsize=7)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.legend(frameon=False, fontsize=8)
     _plain(axes)
 

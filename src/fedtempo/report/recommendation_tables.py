@@ -27,7 +27,19 @@ def show_recommendation(made: Recommendation) -> None:
 def _show_schemes(out: Console, made: Recommendation) -> None:
     table = titled_table(out, "Schemes, each at its best learning rate; losses above the least")
     table.add_column("scheme", no_wrap=True)
-    for name in ("lr", "loss", "progress", "noise", "clients apart", "drift", "unstable from lr", "rounds", "updates"):
+    names = (
+        "lr",
+        "loss",
+        "progress",
+        "noise",
+        "clients apart",
+        "drift",
+        "unstable from",
+        "proven to",
+        "bound",
+        "rounds",
+    )
+    for name in names:
         table.add_column(name, justify="right")
     for choice in made.choices:
         one = made.prediction(choice.scheme)
@@ -38,10 +50,15 @@ def _show_schemes(out: Console, made: Recommendation) -> None:
             f"{choice.local_lr:g}",
             *(_small(float(part)) for part in parts),
             short(made.limits[choice.scheme.label].lr),
+            f"{one.proven_lr:.2g}",
+            f"{one.proven_loss:.2g}",
             str(one.num_rounds),
-            str(one.num_updates),
         )
     out.print(table)
+    out.print(
+        "bound: what the paper's Theorem 1 promises at the largest rate for which it is proved, its first term alone.",
+        soft_wrap=not out.is_terminal,
+    )
 
 
 def _show_pilot(out: Console, made: Recommendation) -> None:

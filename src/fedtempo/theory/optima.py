@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_solve
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedtempo.arguments import a_problem
 from fedtempo.clock.times import Floats
@@ -62,8 +63,10 @@ def optima(losses: ClientLosses, weightings: Floats) -> Optima:
         passes = len(table)
     else:
         solved: list[tuple[Floats, int]] = []
-        for w in table:
-            solved.append(_minimise(losses, w, solved[0][0] if solved else losses.start()))
+        # Matrices are small: threads gain little on an idle machine, and wait for each other on a busy one.
+        with threadpool_limits(1, user_api="blas"):
+            for w in table:
+                solved.append(_minimise(losses, w, solved[0][0] if solved else losses.start()))
         points = np.array([point for point, _ in solved])
         passes = sum(cost for _, cost in solved)
     values = (table * losses.losses(points)).sum(axis=1)

@@ -117,7 +117,7 @@ class Residuals:
     @property
     def unfairness(self) -> float:
         """P, without the constant that Theorem 2 puts before it."""
-        return self._mean(self.by_type.chi_squared * self.round_imbalance)
+        return max(0.0, self._mean(self.by_type.chi_squared * self.round_imbalance))
 
     @cached_property
     def unseen(self) -> Floats:
