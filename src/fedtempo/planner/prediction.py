@@ -11,8 +11,8 @@ end decays with the gradient's own curvatures, as the flow does at s = N·σ(η_
 
 is how far K local steps lead along a client's own gradient, which they use up; a is its curvature. The drift of local
 work is first order in η_l, at most that of clients who get close to their own optima. Beyond the pilot's end noise goes
-on falling with s as the spread of gradients fell on the path, heterogeneity and drift as its square (squares of means,
-not means of squares), and curvatures fall with the loss. N is the number of rounds.
+on falling with the loss as the spread of gradients did on the path, heterogeneity and drift as its square (squares of
+means, not means of squares), and curvatures fall with the loss too. N is the number of rounds.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Model:
     curves: Curves
     """L − min L beyond the pilot's end."""
     falling: float
-    """Power of s with which the spread of gradients falls."""
+    """Power of the loss with which the spread of gradients falls."""
     flattening: float
     """Power of the loss with which curvatures fall."""
 
@@ -97,15 +97,10 @@ class Model:
         """From what the pilot saw."""
         path = pilot.path
         third = max(1, len(path.time) // 3)
-        middle, late = slice(third, 2 * third), slice(2 * third, None)
-        falling = _power(
-            path.spread[middle].mean(), path.spread[late].mean(), path.time[middle].mean(), path.time[late].mean()
-        )
-        early = slice(max(0, third - 2), third + 3)
-        loss = float(np.log(pilot.end_loss / path.loss[early].mean())) if pilot.end_loss > 0 else 0.0
-        flattening = 0.0
-        if loss < 0 < pilot.flattening:  # it quickens as the loss falls: twice of what was seen, at most in proportion
-            flattening = float(np.clip(2 * np.log(pilot.flattening) / loss, 0.0, 1.0))
+        middle, late, early = slice(third, 2 * third), slice(2 * third, None), slice(max(0, third - 2), third + 3)
+        falling = _power(path.spread[middle].mean(), path.spread[late].mean(), path.loss[middle], path.loss[late], 3.0)
+        # Flattening quickens as the loss falls: twice of what was seen, at most in proportion.
+        flattening = 2 * _power(1.0, pilot.flattening, path.loss[early], np.array([pilot.end_loss]), 0.5)
         return cls(pilot, importance, local_steps, batch_size, likely_curves(pilot), falling, flattening)
 
     @property
@@ -114,7 +109,8 @@ class Model:
         pilot = self.pilot
         square = max(pilot.gradient_square, 0.0) + 2 * pilot.gradient_square_error
         most = square / 2 * float((pilot.of_gradient.share / pilot.of_gradient.curvature).sum())
-        return min(float(self.curves.at(pilot.end_time)), most)
+        found = min(float(self.curves.at(pilot.end_time)), most)
+        return found**2 / (found + 0.3 * pilot.end_loss_error)  # less is believed of what is near the error
 
     @property
     def least_loss(self) -> float:
@@ -122,10 +118,14 @@ class Model:
         return self.pilot.end_loss - self.remaining
 
     @property
+    def left(self) -> float:
+        """The least loss over that at the pilot's end."""
+        return float(np.clip(self.least_loss / self.pilot.end_loss, _LEAST, 1.0)) if self.pilot.end_loss > 0 else 1.0
+
+    @property
     def flat(self) -> float:
         """Curvatures where training ends, over those at the pilot's end."""
-        left = float(np.clip(self.least_loss / self.pilot.end_loss, _LEAST, 1.0)) if self.flattening else 1.0
-        return float(left**self.flattening)
+        return float(self.left**self.flattening)
 
     @property
     def final_curvature(self) -> float:
@@ -156,9 +156,7 @@ class Model:
         weight = weights(scheme, times, importance=self.importance.exact, rule=rule, seed=seed)
         moved = self.moved(lr) * server_lr
         flow = moved * line.num_rounds * 0.95  # the mean over the last tenth
-        far = np.maximum(flow / pilot.end_time, 1.0)
-        fall = np.clip(far**self.falling, _LEAST, 1.0)
-        flat = self.flat
+        flat, fall = self.flat, self.left**self.falling
         local = LocalSGD(steps=steps, lr=lr.tolist(), batch_size=None)
         at = [until * part for part in _LAST]
         still = forecast(self._pulled(flat), line, weight, local=local, server_lr=server_lr, at=at).mean
@@ -228,9 +226,12 @@ class Model:
         return np.asarray(0.5 * self.pilot.drift_square / max(self.pilot.of_heterogeneity.mean, 1e-30) * reach**2)
 
 
-def _power(before: float, after: float, early: float, late: float) -> float:
-    """The power of s between two values, not above 0 and not below −1."""
-    return float(np.clip(np.log(after / before) / np.log(late / early), -1.0, 0.0))
+def _power(before: float, after: float, early: Floats, late: Floats, most: float) -> float:
+    """The power of the loss with which something fell while losses went from `early` to `late`; 0 if none did."""
+    losses = float(early.mean()), float(late.mean())
+    if not 0 < losses[1] < losses[0] or not 0 < after < before:
+        return 0.0
+    return float(min(np.log(after / before) / np.log(losses[1] / losses[0]), most))
 
 
 def _decay(spectrum: Spectrum, time: Floats) -> Floats:
