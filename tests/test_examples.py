@@ -38,7 +38,7 @@ def test_a_command_of_the_readme_runs(command: str, tmp_path: Path) -> None:
 
 
 def test_the_plan_in_the_readme_is_what_is_printed(tmp_path: Path) -> None:
-    [shown] = blocks("text")
+    shown = blocks("text")[0]
     assert output([sys.executable, "-m", *shlex.split(COMMANDS[0])], tmp_path) == shown
 
 
@@ -49,11 +49,24 @@ def test_the_study_of_the_readme_runs(tmp_path: Path) -> None:
 
 
 def test_the_code_of_the_readme_runs_and_prints_what_it_says(tmp_path: Path) -> None:
-    code = blocks("python")[1]
+    code = blocks("python")[2]
     said = re.findall(r"^print\(.*\)\s+# ([\d/ ]+)$", code, re.MULTILINE)
     printed = output([sys.executable, "-c", code], tmp_path).splitlines()
     assert len(said) == 3
     assert [printed[0], printed[1], printed[3]] == said
+
+
+def test_the_theory_of_the_readme_says_what_is_printed(tmp_path: Path) -> None:
+    printed = output([sys.executable, "-c", blocks("python")[1]], tmp_path).splitlines()
+    assert printed[0] == "1"
+    assert printed[1].startswith("1.56")
+    assert "ε_F" in printed[2]
+
+
+def test_the_code_of_the_theory_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "theory.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    assert output([sys.executable, "-c", code], tmp_path)
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:

@@ -236,7 +236,7 @@ def test_example_2_ends_in_a_cycle_around_the_predicted_point(weights) -> None:
         ({"problem": ft.problems.quadratics(3)}, "4 clients"),
         ({"problem": "digits"}, "not quadratic"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "asked",
 )
 def test_what_cannot_be_forecast_is_refused(problem, change, match) -> None:
     given = {
