@@ -27,7 +27,7 @@ from fedtempo.theory.coordinates import Coordinates, Job, job, pull_of
 from fedtempo.theory.forecasting import Affine, coordinates_of, placed, plain_sgd
 from fedtempo.theory.linear import Moments, Schedule, advance, starting
 from fedtempo.theory.regimes import LONG, Drawn, Independent, Regime, Repeating, Sampled, Sense, regime
-from fedtempo.theory.stability import Curved, curvatures_of
+from fedtempo.theory.stability import Curved, curved_regime
 from fedtempo.weighting import WeightRule, Weights
 
 Totals = tuple[Floats, Floats]
@@ -64,17 +64,9 @@ def rate(
     rounds: int = LONG,
 ) -> Floats:
     """[rates] how fast distances shrink in a unit of time, in the slowest coordinate; below zero where they grow."""
-    curvature, own = curvatures_of(problem)
     lr, steps = plain_sgd(local)
-    law = regime(
-        scheme,
-        times,
-        importance=own if importance is None else importance,
-        weights=weights,
-        server_lr=server_lr,
-        sense=sense,
-        rounds=rounds,
-    )
+    asked = {"weights": weights, "server_lr": server_lr, "sense": sense, "rounds": rounds}
+    curvature, law = curved_regime(problem, scheme, times, importance, **asked)
     return np.asarray(-law.growth(pull_of(curvature, lr, steps))[0].max(axis=1) * law.rounds_per_time)
 
 

@@ -67,6 +67,14 @@ def curvatures_of(given: Curved) -> tuple[Floats, Any]:
     return (found[:, None] if found.ndim == 1 else found), None
 
 
+def curved_regime(
+    problem: Curved, scheme: Scheme, times: ClientTimes, importance: Iterable[Exact] | None, **asked: Any
+) -> tuple[Floats, Regime]:
+    """Curvatures, and how rounds follow each other, with the problem's own importance unless another is given."""
+    curvature, own = curvatures_of(problem)
+    return curvature, regime(scheme, times, importance=own if importance is None else importance, **asked)
+
+
 def stability_limit(
     problem: Curved,
     scheme: Scheme,
@@ -85,17 +93,8 @@ def stability_limit(
     With random times or sampling, `sense` "mean-square" asks for the mean over runs (a few runs that explode count),
     "typical" for one run along a drawn timeline of `rounds`: its limit is higher.
     """
-    curvature, own = curvatures_of(problem)
-    law = regime(
-        scheme,
-        times,
-        importance=own if importance is None else importance,
-        weights=weights,
-        server_lr=server_lr,
-        sense=sense,
-        rounds=rounds,
-        seed=seed,
-    )
+    asked = {"weights": weights, "server_lr": server_lr, "sense": sense, "rounds": rounds, "seed": seed}
+    curvature, law = curved_regime(problem, scheme, times, importance, **asked)
     return limit_of(law, curvature, times.num_clients, local_steps, server_lr)
 
 
