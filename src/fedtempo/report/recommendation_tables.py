@@ -9,6 +9,9 @@ from rich.console import Console
 from fedtempo.planner.choosing import Recommendation
 from fedtempo.report.tables import console, short, titled_table
 
+_NOTHING = 1e-12
+"""Losses below are rounding."""
+
 
 def show_recommendation(made: Recommendation) -> None:
     """The choice first, then why."""
@@ -82,4 +85,6 @@ def _show_pilot(out: Console, made: Recommendation) -> None:
 
 
 def _small(number: float) -> str:
-    return f"{number:.2g}" if math.isfinite(number) else "unstable"
+    if not math.isfinite(number):
+        return "unstable"
+    return f"{number:.2g}" if number > _NOTHING else "0"
