@@ -284,7 +284,7 @@ def test_clients_of_one_type_leave_nothing_unfair():
 
 
 def test_the_steps_from_sigma_1_and_sigma_2_to_sigma_are_false():
-    """Appendix A.3's last lines: Σ_1 ≤ 4LR + 2Σ forgets that q̃_i(n) is not q_i(n); Σ_2 ≤ max q_i(n) Σ_1 as well."""
+    """Appendix A.4's last lines: Σ_1 ≤ 4LR + 2Σ forgets that q̃_i(n) is not q_i(n); Σ_2 ≤ max q_i(n) Σ_1 as well."""
     noisy = Problem(
         lambda key: jnp.zeros(1),
         lambda t, b: jnp.mean((t - b) ** 2) / 2,

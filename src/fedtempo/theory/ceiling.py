@@ -1,4 +1,4 @@
-"""The largest local learning rate for which Theorem 1 is proved (its statement; appendix A.4).
+"""The largest local learning rate for which Theorem 1 is proved (its statement; appendix A.5).
 
     as printed     η_l ≤ 1/(48KL) · min(1, 1/(3ρ²η_g(τ + 1)))
     drift          D = 6η_l²(K−1)²L² ≤ 1/2                                        Lemma 3
@@ -138,7 +138,7 @@ class Ceiling:
     printed: float
     """The formula of Theorem 1."""
     conditions: tuple[Condition, ...]
-    """The six of appendix A.4, with the true β."""
+    """The six of appendix A.5, with the true β."""
     corrected_conditions: tuple[Condition, ...]
     """The four that the corrected bound needs."""
 
