@@ -36,15 +36,21 @@ def join(folder: Path, seed: int, path: Path) -> None:
     np.savez_compressed(path, **found)
 
 
+def _spread(values: Any) -> Any:
+    """Standard deviation over the seeds that there are."""
+    there = np.isfinite(values)
+    count = there.sum(axis=-1).clip(2)
+    mean = np.where(there, values, 0.0).sum(axis=-1) / count
+    return np.sqrt((np.where(there, values - mean[..., None], 0.0) ** 2).sum(axis=-1) / (count - 1))
+
+
 def judged(k: int, grid: Any, seed: int, pilot_seed: int) -> dict[str, Any]:
     """What the planner chooses in one setting, and what the grid says of it."""
     s = setting(k, seed)
     excess = grid[f"{k}/loss"].astype(np.float64) - float(grid[f"{k}/best"])
     first = np.isfinite(excess[..., :FIRST]).all(axis=-1)  # further seeds are run near the best rates alone
     mean = np.where(first, np.nanmean(np.where(first[..., None], excess, 0.0), axis=-1), np.inf)
-    error = np.nanstd(np.where(first[..., None], excess, 0.0), axis=-1, ddof=1) / np.sqrt(
-        np.isfinite(excess).sum(axis=-1)
-    )
+    error = _spread(np.where(first[..., None], excess, 0.0)) / np.sqrt(np.isfinite(excess).sum(axis=-1).clip(1))
     slowest = Fraction(round(100 * float(s.times.mean_time.max())), 100)
     begin = time.perf_counter()
     made = ft.recommend(

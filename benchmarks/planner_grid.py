@@ -1,10 +1,11 @@
 """The loss of every cell (scheme × rate × seed) of the settings on which the planner is judged.
 
     python benchmarks/planner_grid.py --out FOLDER [--seed S] [--only 0,1,…] [--seeds 8]
-    python benchmarks/planner_grid.py --out FOLDER --more 16
+    python benchmarks/planner_grid.py --out FOLDER --more 16 [--error 0.03]
 
 One small .npz a setting: the loss over the last tenth of the time of every seed, and the smallest possible loss. With
---more, further seeds for three rates around each scheme's best; other cells have none of them (not a number).
+--more, further seeds for three rates around each scheme's best; other cells have none of them (not a number). With
+--error, more of them until the best cell's standard error is at most this share of its excess.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from scipy.optimize import minimize
 
 import fedtempo as ft
 from planner_settings import COUNT, RATES, SEED, Setting, candidates, setting
+
+MOST = 256
+"""Seeds, at most."""
 
 
 def smallest_loss(problem: ft.Problem) -> float:
@@ -60,6 +64,7 @@ def main() -> None:
     ask.add_argument("--only", default=",".join(map(str, range(COUNT))))
     ask.add_argument("--seeds", type=int, default=8)
     ask.add_argument("--more", type=int, default=0)
+    ask.add_argument("--error", type=float, default=1.0)
     asked = ask.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     for k in map(int, asked.only.split(",")):
@@ -73,11 +78,14 @@ def main() -> None:
         names = [scheme.label for scheme in schemes]
         if asked.more:
             with np.load(path) as known:
-                found, best = known["loss"], known["best"]
-            near = around_the_best(found)
+                loss, best = known["loss"], known["best"]
+            near = around_the_best(loss)
             rates = {n: [RATES[j] for j in np.flatnonzero(row)] for n, row in zip(names, near, strict=True)}
-            seeds = range(found.shape[-1], found.shape[-1] + asked.more)
-            loss = np.concatenate([found, losses(s, schemes, seeds, rates)], axis=-1)
+            while True:
+                seeds = range(loss.shape[-1], loss.shape[-1] + asked.more)
+                loss = np.concatenate([loss, losses(s, schemes, seeds, rates)], axis=-1)
+                if loss.shape[-1] >= MOST or error_of_the_best(loss - best, near) <= asked.error:
+                    break
         else:
             loss, best = losses(s, schemes, range(asked.seeds), None), np.float64(smallest_loss(s.problem))
         np.savez_compressed(
@@ -107,6 +115,13 @@ def around_the_best(loss: Any) -> Any:
     mean = np.where(np.isfinite(loss).all(-1), loss.mean(-1), np.inf)
     place = np.arange(mean.shape[1])
     return abs(place - mean.argmin(1)[:, None]) <= 1
+
+
+def error_of_the_best(excess: Any, near: Any) -> float:
+    """The best cell's standard error over its excess, among cells with all seeds."""
+    mean = np.where(near & np.isfinite(excess).all(-1), excess.mean(-1), np.inf)
+    best = excess[np.unravel_index(np.argmin(mean), mean.shape)]
+    return float(best.std(ddof=1) / np.sqrt(len(best)) / best.mean())
 
 
 if __name__ == "__main__":

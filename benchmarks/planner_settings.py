@@ -18,7 +18,7 @@ from fedtempo.problems.classification import classification_problem
 SEED = 20261115
 COUNT = 20
 PARTITIONS = ("iid", "dirichlet:1", "dirichlet:0.1", "shards:2", "one-label")
-RATES = tuple(float(f"{d}e{e}") for e in (-3, -2, -1, 0, 1) for d in (1, 2, 5))
+RATES = tuple(float(f"{d}e{e}") for e in (-4, -3, -2, -1, 0, 1) for d in (1, 2, 5))
 
 
 @dataclass(frozen=True)

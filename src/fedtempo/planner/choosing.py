@@ -30,8 +30,6 @@ from fedtempo.weighting import WeightRule
 FORMAT = 1
 SHARE = 0.05
 """Of the planned client updates: what the pilot may use."""
-ALIKE = 0.2
-"""Predictions within this share of the lowest are not told apart."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,8 @@ class Recommendation:
 
     @property
     def best(self) -> Choice:
-        """The recommended one: of those that the prediction cannot tell from the lowest, the one of middle pace."""
-        near = [one for one in self.choices if one.excess <= (1 + ALIKE) * self.choices[0].excess]
-        pace = {one.scheme.label: one.num_rounds for one in self.predictions}
-        near.sort(key=lambda one: pace[one.scheme.label])
-        return near[len(near) // 2]
+        """The recommended one: the lowest prediction."""
+        return self.choices[0]
 
     def _choice(self, one: Prediction) -> Choice:
         excess = float(one.excess[one.best])

@@ -56,7 +56,7 @@ def likely_curves(pilot: Pilot) -> Curves:
     lowest = 0.0 if first > 0 else 2 * first - 1  # losses below zero: some floor below the start
     powers, scales, floors = np.meshgrid(
         _POWERS,
-        np.geomspace(0.3, max(3.0, pilot.start_curvature * float(path.time[-1])), _SCALES) / pilot.start_curvature,
+        np.geomspace(0.3, 10 * max(3.0, pilot.start_curvature * float(path.time[-1])), _SCALES) / pilot.start_curvature,
         lowest + (first - lowest) * np.linspace(0, 0.99, _FLOORS),
         indexing="ij",
     )

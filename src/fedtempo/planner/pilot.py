@@ -294,12 +294,17 @@ class _Seen:
 def _own(
     access: Access, place: Floats, clients: Ints, share: Floats, firsts: Floats, seconds: Floats, budget: int
 ) -> tuple[float, float]:
-    """gᵀHg/gᵀg along clients' own gradients, and ‖Σ p_i H_i g_i‖²."""
-    repeats = int(np.clip(budget // (2 * len(clients)), 1, 8))
-    if 2 * len(clients) > budget:
-        kept = np.argsort(-share, kind="stable")[: max(1, budget // 2)]
+    """gᵀHg/gᵀg along clients' own gradients, and ‖Σ p_i H_i g_i‖², from two independent halves of the rows."""
+    repeats = int(np.clip(budget // (4 * len(clients)), 1, 4))
+    if 4 * len(clients) > budget:
+        kept = np.argsort(-share, kind="stable")[: max(1, budget // 4)]
         clients, firsts, seconds, share = clients[kept], firsts[kept], seconds[kept], share[kept] / share[kept].sum()
-    bent = np.mean([access.own_hessians(place, seconds, access.rows(clients)) for _ in range(repeats)], axis=0)
-    along = float(share @ (bent * firsts).sum(axis=1))
+
+    def bent(gradients: Floats) -> Floats:
+        every = [access.own_hessians(place, gradients, access.rows(clients)) for _ in range(repeats)]
+        return np.asarray(np.mean(every, axis=0))
+
+    one, other = bent(firsts), bent(seconds)
+    along = float(share @ ((one * seconds).sum(axis=1) + (other * firsts).sum(axis=1))) / 2
     square = float(share @ (seconds * firsts).sum(axis=1))
-    return max(along, 1e-9) / max(square, 1e-9), float(((share @ bent) ** 2).sum())
+    return max(along, 1e-9) / max(square, 1e-9), max(0.0, float((share @ one) @ (share @ other)))

@@ -5,14 +5,16 @@
 Around the pilot's end the clients are quadratics with one curvature a coordinate, whose moments follow exactly along
 the scheme's timeline (fedtempo.theory.forecast): coordinates that start away and decay (progress up to the pilot's
 end), that are shaken by batches (noise), that are pulled apart by clients (heterogeneity). What lies beyond the pilot's
-end decays with the gradient's own curvatures, as the flow does at s = N·σ(η_l), where
+end decays as the flow does at s = N·σ(η_l): after a short pilot with the gradient's own curvatures, after a long one as
+the curve of the path goes on (excess.py). Here
 
     σ(η_l) = log(1 + a η_l K) / a
 
 is how far K local steps lead along a client's own gradient, which they use up; a is its curvature. The drift of local
 work is first order in η_l, at most that of clients who get close to their own optima. Beyond the pilot's end noise goes
 on falling with the loss as the spread of gradients did on the path, heterogeneity and drift as its square (squares of
-means, not means of squares), and curvatures fall with the loss too. N is the number of rounds.
+means, not means of squares), and curvatures fall with the loss too; short pilots lean on what is usual. N is the number
+of rounds.
 """
 
 from __future__ import annotations
@@ -43,6 +45,14 @@ _DRAWS = 8
 """Drawn directions in which clients may be pulled apart."""
 _FARTHEST = 3.0
 """How far a client's own optimum may lie, in Newton steps."""
+_APART = 0.25
+"""Of the heterogeneity that the model makes of the pilot's: what was seen in training, over 99 settings."""
+_USUAL_FALLING, _USUAL_FLATTENING, _USUAL_ROWS = 1.5, 1.0, 1000
+"""Powers of the loss that are believed before anything is seen, and how many accesses they are worth."""
+_SPECTRUM_ROWS, _SPECTRUM_LEAST = 5000, 0.2
+"""Of what is to come beyond the pilot's end, the curvatures there say all after a short pilot, and a fifth after a long
+one, the curve of the path the rest: halfway at so many accesses.
+"""
 _LEAST = 0.2
 """Below which share of the pilot's value nothing is extrapolated."""
 
@@ -101,6 +111,9 @@ class Model:
         falling = _power(path.spread[middle].mean(), path.spread[late].mean(), path.loss[middle], path.loss[late], 3.0)
         # Flattening quickens as the loss falls: twice of what was seen, at most in proportion.
         flattening = 2 * _power(1.0, pilot.flattening, path.loss[early], np.array([pilot.end_loss]), 0.5)
+        seen = pilot.budget / (pilot.budget + _USUAL_ROWS)
+        falling = seen * falling + (1 - seen) * _USUAL_FALLING
+        flattening = seen * flattening + (1 - seen) * _USUAL_FLATTENING
         return cls(pilot, importance, local_steps, batch_size, likely_curves(pilot), falling, flattening)
 
     @property
@@ -110,7 +123,7 @@ class Model:
         square = max(pilot.gradient_square, 0.0) + 2 * pilot.gradient_square_error
         most = square / 2 * float((pilot.of_gradient.share / pilot.of_gradient.curvature).sum())
         found = min(float(self.curves.at(pilot.end_time)), most)
-        return found**2 / (found + 0.3 * pilot.end_loss_error)  # less is believed of what is near the error
+        return found**2 / (found + pilot.end_loss_error)  # less is believed of what is near the error
 
     @property
     def least_loss(self) -> float:
@@ -166,8 +179,10 @@ class Model:
             square = (still**2).mean(axis=1)
             kept = square[:, :nodes] ** (moved / (lr * steps * server_lr))[:, None]
             way = kept @ (pilot.way.share * pilot.way_energy / pilot.way.curvature) / 2
-            decay = _decay(pilot.of_gradient, beyond - pilot.end_time)
-            decay = decay * self.curves.at(beyond) / self.curves.at(pilot.end_time)
+            short = _SPECTRUM_ROWS / (_SPECTRUM_ROWS + pilot.budget)
+            curved = _SPECTRUM_LEAST + (1 - _SPECTRUM_LEAST) * short
+            decay = _decay(pilot.of_gradient, beyond - pilot.end_time) ** curved
+            decay = decay * (self.curves.at(beyond) / self.curves.at(pilot.end_time)) ** (1 - curved)
             pulled = square[:, nodes:].reshape(len(lr), _DRAWS, -1).mean(axis=1)
             apart = pulled @ (flat * pilot.of_heterogeneity.curvature * pilot.of_heterogeneity.share) / 2
             noise = shaken.mean(axis=1) @ (flat * pilot.of_noise.curvature * pilot.of_noise.share) / 2
@@ -176,9 +191,9 @@ class Model:
                 lr=lr,
                 num_rounds=line.num_rounds,
                 num_updates=line.num_updates,
-                progress=way + self.remaining * np.sqrt(decay),
+                progress=way + self.remaining * decay,
                 noise=noise * fall * (0.0 if self.batch_size is None else pilot.mean_noise / self.batch_size),
-                heterogeneity=apart * pilot.mean_heterogeneity * fall**2,
+                heterogeneity=_APART * apart * pilot.mean_heterogeneity * fall**2,
                 drift=self._drift(lr) * fall**2,
                 **self._proven(line, weight, server_lr),
             )
@@ -223,7 +238,8 @@ class Model:
             return np.zeros(len(lr))
         moved = self.moved(lr)
         reach = np.minimum((lr * self.local_steps - moved) / (own * moved), _FARTHEST / own)
-        return np.asarray(0.5 * self.pilot.drift_square / max(self.pilot.of_heterogeneity.mean, 1e-30) * reach**2)
+        pulled = self.pilot.drift_square * (1 - 1 / self.local_steps) ** 2  # the first of K steps does not drift
+        return np.asarray(0.5 * pulled / max(self.pilot.of_heterogeneity.mean, 1e-30) * reach**2)
 
 
 def _power(before: float, after: float, early: Floats, late: Floats, most: float) -> float:
