@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
-	bench-planner check-accelerator lock format clean
+	bench-planner bench-flower flower-demo test-flower check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(READY)
@@ -28,9 +28,18 @@ unit: $(READY)
 wheel: $(READY)
 	$(BIN)/python tests/wheel_smoke.py
 
-# Ten times the random cases of `make test`.
+# A SuperLink and four SuperNodes of unequal speed on this machine train digits with FedAvg and with FedFix.
+flower-demo: $(READY)
+	$(BIN)/python examples/flower/demo.py --out results/flower-demo
+
+# Real Flower processes that are killed, turned away or lie: about ten minutes.
+test-flower: $(READY)
+	$(BIN)/python -m pytest -s tests/flower_long.py
+
+# Ten times the random cases of `make test` on the clock, a hundred times on Flower's side.
 fuzz: $(READY)
 	FEDTEMPO_CASES=4000 $(BIN)/python -m pytest tests/test_rival.py tests/test_server.py
+	FEDTEMPO_CASES=40000 $(BIN)/python -m pytest -n 2 tests/test_flower_fuzz.py
 
 # Theorems 1 to 3 on 500 random problems: what was measured stays below what is promised.
 bounds: $(READY)
@@ -43,6 +52,10 @@ bench-quadratic: $(READY)
 # The planner's choices on twenty settings against a grid of trained cells.
 bench-planner: $(READY)
 	$(BIN)/python benchmarks/planner.py
+
+# What a round costs on Flower, carrier and ours apart, and how many updates a second the server takes.
+bench-flower: $(READY)
+	$(BIN)/python benchmarks/flower_overhead.py
 
 bench: bench-clock bench-engine bench-models
 
