@@ -24,6 +24,7 @@ from fedtempo.clock.server import Server
 from fedtempo.errors import InputError
 
 CASES = int(os.environ.get("FEDTEMPO_CASES", "400"))
+SEQUENCES_PER_CASE = 5
 RULES = [
     IntervalStages(((Fraction(5), 3), (Fraction(7), None))),
     FastestClients(2),
@@ -53,7 +54,7 @@ def any_event(draw: random.Random, server: Server, known: list[Job]):
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_every_accepted_update_enters_one_round_with_the_base_it_was_sent(rule) -> None:
-    for case in range(CASES // len(RULES) + 1):
+    for case in range(SEQUENCES_PER_CASE * CASES // len(RULES) + 1):
         draw = random.Random(f"server {case}")
         server = Server(rule, range(draw.randint(3, 6)), unit=Fraction(1), seed=case)
         sent = dict.fromkeys(server.start(), 0)

@@ -110,19 +110,22 @@ def rounds(server: Server, carrier: Carrier, *, until: Tick | None = None, start
 
 
 def moment(server: Server, carrier: Carrier, until: Tick | None = None) -> Generator[Round, None, bool]:
-    """The rounds that end at the next moment at which something happens; returns whether there was one by `until`."""
+    """The rounds that end at the next moment at which something happens; returns whether there was one by `until`.
+
+    A round is yielded before its jobs are sent: who holds models makes θ^{n+1} in between.
+    """
     now, events = carrier.wait(server.deadline)
     if now < 0 or (until is not None and now > until):
         return False
     for event in events:
         closed, jobs = server.tell(event, now)
-        carrier.send(jobs)
         if closed is not None:
             yield closed
+        carrier.send(jobs)
     deadline = server.deadline
     if deadline is not None and deadline <= now:
         closed, jobs = server.tell(Deadline(), now)
-        carrier.send(jobs)
         if closed is not None:
             yield closed
+        carrier.send(jobs)
     return True

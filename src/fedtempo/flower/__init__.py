@@ -1,0 +1,37 @@
+"""Asynchronous federated learning on Flower: fedtempo's schemes, weights and clock, Flower's transport and clients.
+
+strategy = FedFix(wait=30.0, checkpoint="run/")
+result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=200)
+"""
+
+try:
+    import flwr as _flwr  # noqa: F401
+except ImportError as error:
+    raise ImportError("fedtempo.flower needs Flower: pip install 'fedtempo[flower]'") from error
+
+from fedtempo.flower.clock import Clock, WallClock
+from fedtempo.flower.costs import CarrierCosts
+from fedtempo.flower.faults import Fault
+from fedtempo.flower.record import Record, recorded
+from fedtempo.flower.replay import replay
+from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
+from fedtempo.flower.strategies import AsyncFedAvg, FedAvg, FedBuff, FedFix
+from fedtempo.flower.strategy import TimedStrategy
+
+__all__ = [
+    "AsyncFedAvg",
+    "CarrierCosts",
+    "Clock",
+    "Fault",
+    "FedAvg",
+    "FedBuff",
+    "FedFix",
+    "Record",
+    "Result",
+    "RoundRecord",
+    "TimedStrategy",
+    "UpdateRecord",
+    "WallClock",
+    "recorded",
+    "replay",
+]

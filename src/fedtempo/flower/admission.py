@@ -1,0 +1,168 @@
+"""What may enter the model: a reply becomes a contribution, or a reason why not.
+
+Δ_i = θ_i − θ^{ρ_i(n)}, scaled by min(1, clip/‖Δ_i‖) where a largest norm is asked for. ‖·‖ is over all floating arrays.
+Whole numbers (counters of batches) are kept as floats here, and rounded when the model is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedtempo.flower.arrays import Arrays, read
+
+_ENOUGH_NORMS = 5
+_NORMS_KEPT = 101
+
+
+class Contribution(NamedTuple):
+    """An update that may enter a round."""
+
+    delta: Arrays
+    examples: float
+    clipped: float
+    """Factor by which the norm was clipped: 1 if it was not."""
+    metrics: dict[str, Any]
+    content: RecordDict
+    """The reply without its arrays, for the functions that aggregate metrics."""
+
+
+class Refused(NamedTuple):
+    """Why a reply does not enter."""
+
+    reason: str
+
+
+class Admission:
+    """The checks; they remember the norms of what was let in."""
+
+    def __init__(self, weighted_by_key: str, *, clip_norm: float | None, norm_limit: float | None) -> None:
+        self._examples_key, self._clip, self._limit = weighted_by_key, clip_norm, norm_limit
+        self._norms: deque[float] = deque(maxlen=_NORMS_KEPT)
+
+    def admit(self, reply: Message, base: Arrays) -> Contribution | Refused:
+        """The contribution of a reply to a job that started from `base`."""
+        if reply.has_error():
+            return Refused(f"the client failed with Flower's code {reply.error.code}: {_short(reply.error.reason)}")
+        if not reply.has_content():
+            return Refused("the reply is empty")
+        content = reply.content
+        records = [(key, record) for key, record in content.items() if isinstance(record, ArrayRecord)]
+        if len(records) != 1:
+            return Refused(f"the reply has {len(records)} ArrayRecords; it must have one")
+        [(key, arrays)] = records
+        metrics = numbers(content)
+        examples = metrics.get(self._examples_key)
+        if isinstance(examples, list) or examples is None:
+            return Refused(f"the reply's metrics have no number {self._examples_key!r}")
+        if not (math.isfinite(examples) and examples > 0):
+            return Refused(f"{self._examples_key} is {examples:g}; it must be above zero")
+        with np.errstate(all="ignore"):
+            delta = _delta(arrays, base)
+            if isinstance(delta, Refused):
+                return delta
+            norm = _norm(delta, base)
+            if isinstance(norm, Refused):
+                return norm
+            if (reason := self._too_large(norm)) is not None:
+                return Refused(reason)
+            self._norms.append(norm)
+            factor = 1.0
+            if self._clip is not None and norm > self._clip:
+                factor = self._clip / norm
+        del content[key]  # it may wait for long, and the difference is all that is needed
+        return Contribution(delta, float(examples), factor, metrics, content)
+
+    def _too_large(self, norm: float) -> str | None:
+        if self._limit is None or len(self._norms) < _ENOUGH_NORMS:
+            return None
+        middle = sorted(self._norms)[len(self._norms) // 2]
+        if middle <= 0 or norm <= self._limit * middle:
+            return None
+        return (
+            f"its norm {norm:.3g} is more than {self._limit:g} times the usual {middle:.3g}; "
+            "if that is right, raise norm_limit or set it to None"
+        )
+
+    def snapshot(self) -> list[float]:
+        """The norms of what was let in lately."""
+        return list(self._norms)
+
+    def restore(self, saved: list[float]) -> None:
+        """What `snapshot` gave."""
+        self._norms.extend(saved)
+
+
+def numbers(content: Mapping[str, Any]) -> dict[str, Any]:
+    """All metrics of a reply together."""
+    found: dict[str, Any] = {}
+    for record in content.values():
+        if isinstance(record, MetricRecord):
+            found.update(record)
+    return found
+
+
+def _delta(record: ArrayRecord, base: Arrays) -> Arrays | Refused:
+    if record.keys() != base.keys():
+        missing, extra = sorted(base.keys() - record.keys()), sorted(record.keys() - base.keys())
+        said = [f"{words} {', '.join(names[:3])}" for words, names in (("lacks", missing), ("has", extra)) if names]
+        return Refused(f"its arrays are not the model's: it {' and '.join(said)}")
+    delta: Arrays = {}
+    for name, theta in base.items():
+        try:
+            array = read(record[name])
+        except Exception as error:  # whatever bytes a client sends
+            return Refused(f"{name!r} cannot be read: {_short(str(error))}")
+        if array.shape != theta.shape:
+            return Refused(f"{name!r} has shape {array.shape} where the model has {theta.shape}")
+        if not np.can_cast(array.dtype, theta.dtype, "same_kind"):
+            return Refused(f"{name!r} has dtype {array.dtype}, which does not become the model's {theta.dtype}")
+        if theta.dtype.kind in "fc":
+            delta[name] = np.subtract(array, theta, dtype=theta.dtype, casting="same_kind")
+        else:
+            delta[name] = array.astype(np.float64) - theta.astype(np.float64)
+    return delta
+
+
+def _norm(delta: Arrays, base: Arrays) -> float | Refused:
+    """‖Δ‖; a value that is not finite is a reason."""
+    total = 0.0
+    for name, part in delta.items():
+        if base[name].dtype.kind not in "fc":
+            continue
+        square = _square(part)
+        if not math.isfinite(square):
+            wrong = ~np.isfinite(part)
+            if wrong.any():
+                what = "NaN" if np.isnan(part).any() else "Inf"
+                return Refused(f"{name!r} holds {what} in {int(wrong.sum())} of {part.size} places")
+            total = math.hypot(total, _large(part))
+        else:
+            total = math.hypot(total, math.sqrt(square))
+    return total
+
+
+def _large(part: NDArray[Any]) -> float:
+    """The norm of finite numbers whose squares are not."""
+    most = float(np.abs(part).max())
+    return most * math.sqrt(_square(part / most))
+
+
+def _square(part: NDArray[Any]) -> float:
+    flat = part.ravel(order="K")
+    if flat.dtype == np.float16:
+        flat = flat.astype(np.float32)
+    return float(np.vdot(flat, flat).real)
+
+
+def _short(text: str | None) -> str:
+    """The last line of a client's traceback says most."""
+    lines = [line for line in (text or "").strip().splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "no reason given"
+    return last if len(last) <= 200 else f"{last[:197]}…"

@@ -1,0 +1,193 @@
+"""Who is who: Flower's nodes are numbered at random each time they start; clients keep their numbers.
+
+A client is known by its node's public key, by the value of a reply metric that the user names, or else by its node id.
+A node without authentication makes a new key at each start, so where a metric is named it tells more than the key. A
+client that comes back under another node keeps its number, and with it its estimates and importance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from fedtempo.flower.faults import Kind
+
+
+class Node(Protocol):
+    """What is used of Flower's NodeInfo."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def public_key(self) -> bytes: ...
+
+
+class Change(NamedTuple):
+    """A client that came or went (`there`), or only something to note (`there` is None)."""
+
+    client: int
+    there: bool | None
+    kind: Kind
+    reason: str
+
+
+@dataclass
+class _Client:
+    number: int
+    node: int | None
+    first_node: int
+    key: str
+    name: str | None = None
+    """Value of the identity metric."""
+
+
+class Roster:
+    """Client numbers by node, key and name."""
+
+    def __init__(self) -> None:
+        self._clients: list[_Client] = []
+        self._by_node: dict[int, _Client] = {}
+        self._by_key: dict[str, _Client] = {}
+        self._by_name: dict[str, _Client] = {}
+        self._last_at: dict[int, _Client] = {}
+        self._warned: set[tuple[int, str]] = set()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def identity(self, client: int) -> str:
+        """A client's identity: its name, else its key's fingerprint, else its node."""
+        if not 0 <= client < len(self._clients):
+            return "?"
+        known = self._clients[client]
+        return known.name or known.key or f"node {known.first_node}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Identities by client number."""
+        return tuple(self.identity(client) for client in range(len(self._clients)))
+
+    def node_of(self, client: int) -> int | None:
+        """The node at which the client is, None if it is gone."""
+        return self._clients[client].node
+
+    @property
+    def there(self) -> list[int]:
+        """The clients that are there."""
+        return [client.number for client in self._clients if client.node is not None]
+
+    def look(self, nodes: Iterable[Node]) -> list[Change]:
+        """Who has come and gone, when these nodes are connected."""
+        listed = {node.node_id: node for node in nodes}
+        changes = [self._leave(self._by_node[node]) for node in sorted(self._by_node.keys() - listed.keys())]
+        for number in sorted(listed):
+            key = _fingerprint(listed[number].public_key)
+            holder = self._by_key.get(key) if key else self._last_at.get(number)
+            here = self._by_node.get(number)
+            if here is not None:
+                if holder is not None and holder is not here and holder.node is None and here.key == "":
+                    changes += self._move(here, holder)
+                continue
+            if holder is not None and holder.node is not None:
+                changes.append(self._join(number, ""))
+                changes.append(self._clash(changes[-1].client, holder))
+            elif holder is not None:
+                self._put(holder, number)
+                changes.append(Change(holder.number, True, "came back", f"at node {number}"))
+            else:
+                changes.append(self._join(number, key))
+        return changes
+
+    def introduce(self, client: int, name: str | None) -> list[Change]:
+        """A reply of `client` named it: it may be one that is known already, and then its number is that one's."""
+        here = self._clients[client]
+        if name is None or here.name is not None or here.node is None:
+            return []
+        holder = self._by_name.get(name)
+        if holder is None:
+            here.name = name
+            self._by_name[name] = here
+            return []
+        if holder.node is not None:
+            told = (here.number, name)
+            if told in self._warned:
+                return []
+            self._warned.add(told)
+            return [self._clash(here.number, holder)]
+        return self._move(here, holder)
+
+    def _join(self, node: int, key: str) -> Change:
+        client = _Client(len(self._clients), node, node, key)
+        self._clients.append(client)
+        self._put(client, node)
+        if key:
+            self._by_key[key] = client
+        return Change(client.number, True, "joined", f"at node {node}")
+
+    def _put(self, client: _Client, node: int) -> None:
+        client.node = node
+        self._by_node[node] = self._last_at[node] = client
+
+    def _leave(self, client: _Client) -> Change:
+        node, client.node = client.node, None
+        assert node is not None
+        del self._by_node[node]
+        return Change(client.number, False, "left", f"node {node} is no longer connected")
+
+    def _move(self, here: _Client, holder: _Client) -> list[Change]:
+        """The node of `here` is that of `holder`."""
+        node, here.node = here.node, None
+        assert node is not None
+        self._put(holder, node)
+        if here.key:
+            holder.key = here.key
+            self._by_key[here.key] = holder
+        found = f"it came back as client {holder.number}"
+        return [
+            Change(here.number, False, "came back", found),
+            Change(holder.number, True, "came back", f"at node {node}"),
+        ]
+
+    def _clash(self, client: int, holder: _Client) -> Change:
+        return Change(
+            client,
+            None,
+            "same identity",
+            f"it says that it is {self.identity(holder.number)!r}, as client {holder.number} at node {holder.node}, "
+            "which is still connected; it counts as a client of its own. Give each node its own key or name",
+        )
+
+    def snapshot(self) -> list[list[Any]]:
+        """[node or -1, first node, key, name] by client."""
+        return [[-1 if c.node is None else c.node, c.first_node, c.key, c.name] for c in self._clients]
+
+    @classmethod
+    def restore(cls, saved: Sequence[Sequence[Any]]) -> Roster:
+        """The roster as it was; the next `look` tells who has gone since."""
+        roster = cls()
+        for number, (node, first, key, name) in enumerate(saved):
+            client = _Client(number, None if node < 0 else node, first, key, name)
+            roster._clients.append(client)
+            if node >= 0:
+                roster._put(client, node)
+            if key:
+                roster._by_key[key] = client
+            if name is not None:
+                roster._by_name[name] = client
+        return roster
+
+
+def named(metrics: Mapping[str, Any], key: str | None) -> str | None:
+    """The client's name in its metrics; whole numbers without a point."""
+    if key is None or key not in metrics:
+        return None
+    value = metrics[key]
+    if isinstance(value, list):
+        return None
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def _fingerprint(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()[:16] if key else ""

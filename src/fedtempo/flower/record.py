@@ -1,0 +1,189 @@
+"""What really happened, in the simulator's own format: a timeline, the weights that were used, the clients' times.
+
+The timeline is in nanoseconds; ω_i(n) includes clipping, so that θ^{n+1} = θ^n + η_g Σ ω_i(n) Δ_i holds as it stands.
+Times are rounded up to whole milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from fedtempo.clock.timeline import I64, Timeline
+from fedtempo.clock.times import Floats
+from fedtempo.clock.trace import TraceTimes
+from fedtempo.errors import InputError
+from fedtempo.flower.clock import NANOSECOND
+from fedtempo.flower.faults import Fault
+from fedtempo.flower.journal import Journal
+from fedtempo.flower.result import Result, RoundRecord
+from fedtempo.flower.state import RunFolder
+from fedtempo.flower.told import Told, retold
+from fedtempo.schemes import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
+
+_MILLISECOND = 10**6
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedWeights:
+    """The weights that were used, update by update, as the engines ask for them."""
+
+    values: Floats
+    """[updates] ω_i(n)."""
+    offsets: I64
+    """[rounds + 1] where each round's updates begin."""
+
+    def applied(self, line: Timeline) -> Floats:
+        """ω_i(n) of the updates of the recorded timeline, or of a slice of it."""
+        first, last = line.first_round, line.first_round + line.num_rounds
+        if last >= len(self.offsets) or not np.array_equal(
+            line.offsets, self.offsets[first : last + 1] - self.offsets[first]
+        ):
+            raise InputError("these weights belong to the recorded timeline; give that, or a slice of it")
+        return self.values[int(self.offsets[first]) : int(self.offsets[last])]
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A run as it happened. Client i is `names[i]`."""
+
+    scheme: Scheme
+    timeline: Timeline
+    weights: RecordedWeights
+    times: TraceTimes
+    """Durations of the jobs that rounds have taken, of the clients that have any."""
+    importance: tuple[float, ...]
+    names: tuple[str, ...]
+    server_lr: float
+    first: tuple[int, ...]
+    """The clients that were there at the start."""
+    told: tuple[Told, ...]
+    """What the server was told, in order."""
+    sent: I64
+    """[updates] when each job that a round has taken was sent, in nanoseconds."""
+    arrived: I64
+    """[updates] when its update arrived."""
+    faults: tuple[Fault, ...]
+    """What went wrong, in order."""
+
+    def retold(self) -> Timeline:
+        """The rounds that the waiting rule makes when it is told again what it was told."""
+        rounds = retold(self.scheme.waiting, self.first, self.told)[: self.timeline.num_rounds]
+        jobs = [job for closed in rounds for job in closed.jobs]
+        return Timeline(
+            unit=NANOSECOND,
+            num_clients=len(self.names),
+            ends=np.array([closed.end for closed in rounds], dtype=np.int64),
+            offsets=np.cumsum([0, *(len(closed.jobs) for closed in rounds)], dtype=np.int64),
+            client=np.array([job.client for job in jobs], dtype=np.int32),
+            base=np.array([job.base for job in jobs], dtype=np.int32),
+            job=np.array([job.number for job in jobs], dtype=np.int32),
+        )
+
+    def numbered(self, numbers: Mapping[str, int]) -> Record:
+        """The same run with client numbers by identity, such as those of a problem's clients.
+
+        Clients that took part must be named, each by a number of its own.
+        """
+        active = np.unique(self.timeline.client).tolist()
+        missing = [self.names[i] for i in active if self.names[i] not in numbers]
+        if missing:
+            raise InputError(f"clients: {', '.join(missing[:5])} took part but have no number; name them")
+        new = np.full(len(self.names), -1, dtype=np.int64)
+        for i in active:
+            new[i] = numbers[self.names[i]]
+        if len(set(new[active].tolist())) < len(active):
+            raise InputError("clients: two that took part have the same number; give each its own")
+        line = self.timeline
+        client = new[line.client].astype(np.int32)
+        order = np.lexsort((client, line.round_of_update))
+        count = int(max(numbers.values())) + 1
+        shown, importance = [""] * count, [0.0] * count
+        for name, number in numbers.items():
+            shown[number] = name
+        for i in active:
+            importance[new[i]] = self.importance[i]
+        return replace(
+            self,
+            timeline=replace(line, num_clients=count, client=client[order], base=line.base[order], job=line.job[order]),
+            weights=RecordedWeights(self.weights.values[order], self.weights.offsets),
+            names=tuple(shown),
+            importance=tuple(importance),
+            told=(),
+            first=(),
+            sent=self.sent[order],
+            arrived=self.arrived[order],
+            faults=(),
+        )
+
+
+def recorded(source: Result | str | Path) -> Record:
+    """The record of a result, or of a checkpoint folder."""
+    if isinstance(source, Result):
+        if source.journal is None:
+            raise InputError("this result has no journal; pass one that a strategy of fedtempo.flower gave")
+        return _of(source.journal)
+    state, _, lines = RunFolder(source).read()
+    journal = Journal(scheme=state["about"]["scheme"], server_lr=state["server_lr"], on_disk=False)
+    journal.read(lines)
+    journal.names, journal.importance = tuple(state["names"]), tuple(state["importance"])
+    return _of(journal)
+
+
+def _of(journal: Journal) -> Record:
+    if not any(closed.updates for closed in journal.rounds):
+        raise InputError("no round took an update, so there is nothing to record; train for longer")
+    line = _timeline(journal.rounds, len(journal.names))
+    line.validate()
+    updates = [update for closed in journal.rounds for update in closed.updates]
+    rows: dict[int, list[Fraction]] = {}
+    for update in updates:
+        lasted = -(-(update.arrived - update.sent) // _MILLISECOND)
+        rows.setdefault(update.client, []).append(Fraction(max(lasted, 1), 1000))
+    active = sorted(rows)
+    return Record(
+        scheme=scheme_of(journal.scheme),
+        timeline=line,
+        weights=RecordedWeights(np.array([update.weight * update.clipped for update in updates]), line.offsets),
+        times=TraceTimes([rows[i] for i in active], names=[journal.names[i] for i in active]),
+        importance=journal.importance,
+        names=journal.names,
+        server_lr=journal.server_lr,
+        first=journal.first,
+        told=tuple(journal.told),
+        sent=np.array([update.sent for update in updates], dtype=np.int64),
+        arrived=np.array([update.arrived for update in updates], dtype=np.int64),
+        faults=tuple(journal.faults),
+    )
+
+
+def _timeline(rounds: list[RoundRecord], clients: int) -> Timeline:
+    updates = [update for closed in rounds for update in closed.updates]
+    return Timeline(
+        unit=NANOSECOND,
+        num_clients=clients,
+        ends=np.array([closed.end for closed in rounds], dtype=np.int64),
+        offsets=np.cumsum([0, *(len(closed.updates) for closed in rounds)], dtype=np.int64),
+        client=np.array([update.client for update in updates], dtype=np.int32),
+        base=np.array([update.base for update in updates], dtype=np.int32),
+        job=np.array([update.job for update in updates], dtype=np.int32),
+    )
+
+
+def scheme_of(spec: Mapping[str, Any]) -> Scheme:
+    """The scheme that a run was made with."""
+    match spec:
+        case {"name": "fedavg"}:
+            return FedAvg()
+        case {"name": "async"}:
+            return AsyncFedAvg()
+        case {"name": "fedfix", "wait": wait}:
+            return FedFix(cast(str, wait))
+        case {"name": "fedbuff", "size": size}:
+            return FedBuff(cast(int, size))
+    raise InputError(f"scheme {spec.get('name')!r} is not one of fedavg, async, fedfix, fedbuff")

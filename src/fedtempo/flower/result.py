@@ -1,0 +1,106 @@
+"""What comes out of a training: Flower's Result, and what asynchronous training needs to be understood.
+
+A round n is one end of the waiting rule's; `server_round` counts those that took updates, as Flower counts rounds.
+Staleness of an update: n − ρ_i(n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from flwr.serverapp import strategy
+
+from fedtempo.flower.clock import seconds
+from fedtempo.flower.costs import CarrierCosts
+from fedtempo.flower.faults import Fault
+
+if TYPE_CHECKING:
+    from fedtempo.flower.journal import Journal
+
+
+class UpdateRecord(NamedTuple):
+    """A client's update as a round took it; times in nanoseconds of training."""
+
+    client: int
+    job: int
+    base: int
+    """ρ_i(n)."""
+    sent: int
+    arrived: int
+    weight: float
+    """ω_i(n)."""
+    clipped: float
+    """Factor by which its norm was clipped, 1 if it was not."""
+
+    @property
+    def duration(self) -> float:
+        """Seconds from sending to arrival."""
+        return seconds(self.arrived - self.sent)
+
+
+class RoundRecord(NamedTuple):
+    """A round that has ended, at `end` nanoseconds of training."""
+
+    number: int
+    server_round: int
+    end: int
+    updates: tuple[UpdateRecord, ...]
+    contributors: tuple[str, ...]
+    """Identities, in the order of `updates`."""
+
+    def __str__(self) -> str:
+        who = ", ".join(self.contributors[:5]) + (", …" if len(self.contributors) > 5 else "")
+        stale = max(self.staleness, default=0)
+        return f"{self.time:.1f} s: {len(self.updates)} updates ({who}), staleness at most {stale}"
+
+    @property
+    def time(self) -> float:
+        """Its end in seconds of training."""
+        return seconds(self.end)
+
+    @property
+    def staleness(self) -> tuple[int, ...]:
+        """N − ρ_i(n) of each update."""
+        return tuple(self.number - update.base for update in self.updates)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """ω_i(n) of each update."""
+        return tuple(update.weight for update in self.updates)
+
+    @property
+    def durations(self) -> tuple[float, ...]:
+        """Seconds that each update took."""
+        return tuple(update.duration for update in self.updates)
+
+
+@dataclass(repr=False)
+class Result(strategy.Result):
+    """Flower's Result with the rounds in time. `recorded(result)` makes a timeline of it."""
+
+    rounds: list[RoundRecord] = field(default_factory=list)
+    client_times: dict[str, float] = field(default_factory=dict)
+    """Estimated seconds from sending to arrival, by identity."""
+    errors: list[Fault] = field(default_factory=list)
+    carrier: CarrierCosts = field(default_factory=CarrierCosts)
+    stopped: str = ""
+    """Why training ended."""
+    journal: Journal | None = None
+    """All that was written down, from which `recorded` makes a record."""
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}\n{self.summary()}"
+
+    def summary(self) -> str:
+        """What happened, in a few lines."""
+        taken = sum(len(closed.updates) for closed in self.rounds)
+        span = self.rounds[-1].time if self.rounds else 0.0
+        times = ", ".join(f"{name} {time:.3g} s" for name, time in sorted(self.client_times.items())[:10])
+        more = f", … ({len(self.client_times)} clients)" if len(self.client_times) > 10 else ""
+        return (
+            f"Rounds: {len(self.rounds)} in {span:.1f} s, {taken} updates; stopped: {self.stopped}\n"
+            f"Client times: {times or 'none'}{more}\n"
+            f"Server: {self.carrier}\n"
+            f"Faults: {len(self.errors)}"
+        )

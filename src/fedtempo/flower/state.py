@@ -1,0 +1,124 @@
+"""The folder of a run, from which it can go on after a crash at any moment. Plain JSON and NPZ, no pickle.
+
+    state.npz       the model, the version, the rule's state, estimates, who is who, written whole after a round
+    rounds.jsonl    the journal; the state knows how much of it is true
+
+A line is on the disk before the state that counts it, so that the state never promises more than there is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fedtempo.errors import DataMissing, InputError, ResultsConflict
+from fedtempo.flower.arrays import Arrays
+from fedtempo.report.files import write_whole
+
+FORMAT = 1
+
+
+class RunFolder:
+    """Where a run keeps what it needs to go on."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._written = 0
+
+    @property
+    def _state(self) -> Path:
+        return self.path / "state.npz"
+
+    @property
+    def _journal(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    def holds_a_run(self) -> bool:
+        """Whether a run has been saved here."""
+        return self._state.is_file()
+
+    def begin(self) -> None:
+        """Make the folder ready for a run of its own."""
+        if self.holds_a_run():
+            raise ResultsConflict(
+                f"checkpoint: {self.path} holds a run; pass resume=True to go on with it, or choose another folder"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for half in self.path.glob(".state.npz.*"):
+                half.unlink(missing_ok=True)
+            self._journal.write_bytes(b"")
+        except OSError as error:
+            raise InputError(f"checkpoint: {self.path} cannot be made ({error.strerror}); choose another") from None
+
+    def write(self, state: Mapping[str, Any], arrays: Arrays, lines: list[str]) -> None:
+        """Save the lines, and then the state that counts them; all of it is on the disk when this returns."""
+        if lines:
+            with self._journal.open("ab") as file:
+                file.write("".join(f"{line}\n" for line in lines).encode())
+                _to_disk(file)
+                self._written = file.tell()
+        document = {"format": FORMAT, "journal": self._written, "arrays": list(arrays), **state}
+        named: dict[str, Any] = {f"array{place}": array for place, array in enumerate(arrays.values())}
+        text = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
+
+        def fill(file: BinaryIO) -> None:
+            np.savez(file, allow_pickle=False, document=text, **named)
+            _to_disk(file)
+
+        write_whole(self._state, fill)
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def read(self) -> tuple[dict[str, Any], Arrays, list[str]]:
+        """The state, the model and the lines of the last round that was saved."""
+        if not self.holds_a_run():
+            raise DataMissing(f"{self.path}: no run is saved there (no state.npz); check the path")
+        try:
+            with np.load(self._state, allow_pickle=False) as saved:
+                state: dict[str, Any] = json.loads(saved["document"].tobytes())
+                found = int(state["format"])
+                arrays = {name: saved[f"array{place}"] for place, name in enumerate(state["arrays"])}
+        except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile, EOFError) as error:
+            raise InputError(f"{self._state}: cannot be read ({error}); choose another folder") from None
+        if found > FORMAT:
+            raise InputError(f"{self._state}: format {found}, and this version reads up to {FORMAT}")
+        with self._journal.open("rb") as file:
+            text = file.read(int(state["journal"]))
+        return state, arrays, text.decode().splitlines()
+
+    def resume(self) -> tuple[dict[str, Any], Arrays, list[str]]:
+        """As `read`; what was written after the last complete round is cut off, and writing goes on from there."""
+        state, arrays, lines = self.read()
+        for half in self.path.glob(".state.npz.*"):
+            half.unlink(missing_ok=True)
+        self._written = int(state["journal"])
+        os.truncate(self._journal, self._written)
+        return state, arrays, lines
+
+
+def _to_disk(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """The first thing in which two runs differ, in words; None if they agree."""
+    for key, value in json.loads(json.dumps(dict(here))).items():
+        if there.get(key) != value:
+            return f"its {key} is {_short(there.get(key))}, here it is {_short(value)}"
+    return None
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,0 +1,195 @@
+"""What all strategies here share: Flower's FedAvg by its arguments and record keys, another loop inside `start`.
+
+`num_rounds` counts aggregations: rounds that took at least one update. `timeout` is the deadline of each job, `until`
+the end of training, both in seconds of the server's clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
+
+from fedtempo.clock.ticks import Exact, positive
+from fedtempo.errors import InputError
+from fedtempo.flower.clock import Clock, WallClock, nanoseconds
+from fedtempo.flower.evaluation import EvaluateFn
+from fedtempo.flower.result import Result
+from fedtempo.flower.settings import MetricsFn, Settings
+from fedtempo.flower.training import Training
+from fedtempo.schemes import Scheme, whole
+from fedtempo.weighting import WeightRule, weight_rule
+
+log = logging.getLogger("flwr")
+
+
+class Options(TypedDict, total=False):
+    """Arguments of every strategy here; those of Flower's FedAvg first."""
+
+    fraction_train: float
+    fraction_evaluate: float
+    min_train_nodes: int
+    min_evaluate_nodes: int
+    min_available_nodes: int
+    weighted_by_key: str
+    arrayrecord_key: str
+    configrecord_key: str
+    train_metrics_aggr_fn: MetricsFn | None
+    evaluate_metrics_aggr_fn: MetricsFn | None
+    weights: str | WeightRule
+    server_lr: float
+    importance: Mapping[str, Exact] | None
+    times: Mapping[str, Exact] | None
+    identity_key: str | None
+    work_key: str | None
+    clip_norm: float | None
+    norm_limit: float | None
+    max_failures: int
+    retry_after: Exact
+    checkpoint: str | Path | None
+    checkpoint_every: int
+    poll: Exact
+    message: Callable[..., Message]
+    clock: Clock | None
+
+
+class TimedStrategy(flower.FedAvg):
+    """A scheme of fedtempo as a Flower strategy; ``TimedStrategy(Scheme(MyRule(), name="mine"))`` runs one's own rule.
+
+    Beside the arguments of Flower's FedAvg (clients do not evaluate unless `fraction_evaluate` is given):
+
+    weights            a weight rule or its name; "time-based" keeps every client's importance whatever its speed
+    server_lr          η_g
+    importance         by identity; without it, the number of examples that clients report
+    times              seconds a job takes, by identity: weights follow from these, and nothing is estimated
+    identity_key       reply metric that names a client, where nodes have no keys of their own
+    work_key           reply metric with a client's working seconds: shows the carrier's share of the round trip
+    clip_norm          largest norm of a contribution; longer ones are shortened to it
+    norm_limit         contributions longer than this times the usual norm are refused; None: never
+    max_failures       failures in a row after which a client is set aside
+    retry_after        seconds after which it is tried again, doubling each time
+    checkpoint         folder from which a killed run goes on with ``start(…, resume=True)``
+    checkpoint_every   rounds between two checkpoints
+    poll               seconds between two looks for replies
+    message, clock     how messages are made and time is told, for tests
+    """
+
+    def __init__(self, scheme: Scheme, **options: Unpack[Options]) -> None:
+        given = Options(**options)
+        fraction = given.get("fraction_train", 1.0)
+        if fraction != 1.0:
+            raise InputError(
+                f"fraction_train: {fraction} would leave clients out of a round, but here each client works at its own "
+                "pace and its update enters the round that it is ready for; leave it at 1, and use FedBuff(size=…) or "
+                "FedFix(wait=…) for rounds of fewer clients"
+            )
+        super().__init__(
+            min_train_nodes=given.get("min_train_nodes", 2),
+            min_evaluate_nodes=given.get("min_evaluate_nodes", 2),
+            min_available_nodes=given.get("min_available_nodes", 2),
+            weighted_by_key=given.get("weighted_by_key", "num-examples"),
+            arrayrecord_key=given.get("arrayrecord_key", "arrays"),
+            configrecord_key=given.get("configrecord_key", "config"),
+            train_metrics_aggr_fn=given.get("train_metrics_aggr_fn"),
+            evaluate_metrics_aggr_fn=given.get("evaluate_metrics_aggr_fn"),
+        )
+        self.fraction_evaluate = given.get("fraction_evaluate", 0.0)
+        if not 0.0 <= self.fraction_evaluate <= 1.0:
+            raise InputError(f"fraction_evaluate: {self.fraction_evaluate} is no fraction; give a number from 0 to 1")
+        self.scheme = scheme
+        self._options = given
+        self._settings()
+
+    def _settings(self) -> Settings:
+        given = self._options
+        clip, limit = given.get("clip_norm"), given.get("norm_limit", 100.0)
+        folder = given.get("checkpoint")
+        return Settings(
+            scheme=self.scheme,
+            weights=weight_rule(given.get("weights", "time-based")),
+            server_lr=float(positive(given.get("server_lr", 1.0), "server_lr")),
+            importance=given.get("importance"),
+            times=given.get("times"),
+            identity_key=given.get("identity_key"),
+            work_key=given.get("work_key"),
+            clip_norm=None if clip is None else float(positive(clip, "clip_norm")),
+            norm_limit=None if limit is None else float(positive(limit, "norm_limit")),
+            max_failures=whole(given.get("max_failures", 3), "max_failures"),
+            retry_after=nanoseconds(given.get("retry_after", 60.0), "retry_after"),
+            checkpoint=None if folder is None else Path(folder),
+            checkpoint_every=whole(given.get("checkpoint_every", 1), "checkpoint_every"),
+            poll=nanoseconds(given.get("poll", 0.25), "poll"),
+            message=given.get("message", Message),
+            clock=given.get("clock") or WallClock(),
+            arrays_key=self.arrayrecord_key,
+            config_key=self.configrecord_key,
+            examples_key=self.weighted_by_key,
+            train_metrics=self.train_metrics_aggr_fn,
+            evaluate_metrics=self.evaluate_metrics_aggr_fn,
+            fraction_evaluate=self.fraction_evaluate,
+            min_evaluate_nodes=self.min_evaluate_nodes,
+            min_nodes=max(self.min_available_nodes, self.min_train_nodes, 1),
+        )
+
+    def summary(self) -> None:
+        """Log what the strategy is set to."""
+        settings = self._settings()
+        log.info("\t├──> Scheme: %s, weights %s, server_lr %g", self.scheme, settings.weights.label, settings.server_lr)
+        log.info("\t├──> Nodes to start with: %d or more", settings.nodes_needed)
+        log.info("\t├──> Share of clients that evaluate: %g", self.fraction_evaluate)
+        log.info("\t├──> Checkpoint: %s", settings.checkpoint or "none")
+        log.info(
+            "\t└──> Keys in records: '%s', '%s', '%s'",
+            self.weighted_by_key,
+            self.arrayrecord_key,
+            self.configrecord_key,
+        )
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        *,
+        until: float | None = None,
+        resume: bool = False,
+    ) -> Result:
+        """Train until `num_rounds` rounds have taken updates, or until `until` seconds have passed.
+
+        With `resume`, go on from the checkpoint folder where there is a run in it; `initial_arrays` then tells the
+        model's shapes only.
+        """
+        settings = self._settings()
+        if resume and settings.checkpoint is None:
+            raise InputError("resume: there is no folder to go on from; give the strategy checkpoint=")
+        whole(num_rounds, "num_rounds")
+        for name in ("configure_train", "configure_evaluate", "aggregate_train", "aggregate_evaluate"):
+            if getattr(type(self), name) is not getattr(flower.FedAvg, name):
+                log.warning("%s of %s is not called: rounds are made client by client", name, type(self).__name__)
+        log.info("Starting %s:", self.scheme)
+        self.summary()
+        training = Training(
+            settings,
+            grid,
+            initial_arrays,
+            num_rounds=num_rounds,
+            timeout=nanoseconds(timeout, "timeout"),
+            until=None if until is None else nanoseconds(until, "until"),
+            train_config=ConfigRecord() if train_config is None else train_config,
+            evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
+            evaluate_fn=evaluate_fn,
+            resume=resume,
+        )
+        result = training.run()
+        for line in result.summary().splitlines():
+            log.info("%s", line)
+        return result

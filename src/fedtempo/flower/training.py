@@ -1,0 +1,278 @@
+"""A training on Flower: the simulator's server and waiting rule, Flower as the carrier, and models.
+
+    for each closed round n:   θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i;   save;   send θ^{n+1} to the contributors
+
+Everything that happens goes through `moment` of the simulator's clock; models are here and nowhere below.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+
+from fedtempo.clock.carrier import moment
+from fedtempo.clock.events import Event, Failed, Job, Round, Tick
+from fedtempo.flower.advice import Adviser, remarks
+from fedtempo.flower.arrays import Arrays, model_of
+from fedtempo.flower.client_evaluation import ClientEvaluation
+from fedtempo.flower.clock import NANOSECOND, TrainingClock, seconds
+from fedtempo.flower.costs import CarrierCosts
+from fedtempo.flower.desk import ClientDesk
+from fedtempo.flower.estimates import Estimates
+from fedtempo.flower.evaluation import Evaluated, EvaluateFn, Evaluator
+from fedtempo.flower.faults import Faults
+from fedtempo.flower.flower_carrier import FlowerCarrier
+from fedtempo.flower.journal import Journal
+from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
+from fedtempo.flower.saving import Saver
+from fedtempo.flower.settings import Settings
+from fedtempo.flower.told import RESTART, NotedServer, Told, restarted
+from fedtempo.flower.versions import Versions
+from fedtempo.flower.weigher import Weigher
+
+log = logging.getLogger("flwr")
+
+
+class Training:
+    """One run, from the first model to the result. It is the carrier that its server sees."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        *,
+        num_rounds: int,
+        timeout: Tick,
+        until: Tick | None,
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
+        evaluate_fn: EvaluateFn | None,
+        resume: bool,
+    ) -> None:
+        self._settings, self._grid = settings, grid
+        self._num_rounds, self._until, self._timeout = num_rounds, until, timeout
+        model = model_of(initial_arrays)
+        self._saver = Saver(settings, model, resume=resume)
+        found = self._saver.found
+        self._versions = Versions(model) if found is None else Versions(found.arrays, found.server["version"])
+        self._journal = Journal(scheme=settings.scheme.spec(), server_lr=settings.server_lr, on_disk=self._saver.active)
+        self._costs, self._estimates = CarrierCosts(), Estimates(settings.rule)
+        self._desk = ClientDesk(
+            settings,
+            self._versions,
+            self._estimates,
+            Faults(self._journal.fault),
+            self._costs,
+            train_config=train_config,
+            timeout=seconds(timeout),
+        )
+        if found is not None:
+            found.take_up(self._desk, self._estimates, self._journal)
+        self._weigher = Weigher(
+            settings.weights,
+            settings.rule,
+            self._estimates,
+            self._desk.roster.identity,
+            importance=settings.importance,
+            times=settings.times,
+        )
+        self._adviser = Adviser()
+        self._evaluator = None if evaluate_fn is None else Evaluator(evaluate_fn)
+        self._client_evaluation = ClientEvaluation(settings, self._desk, self._journal, evaluate_config)
+        self._unsaved = False
+
+    # -- the run
+
+    def run(self) -> Result:
+        """Train to the end."""
+        try:
+            stopped = f"{self._num_rounds} rounds are done"
+            if not self._done:
+                self._begin()
+                for closed in self._rounds():
+                    self._close(closed)
+                    if self._done:
+                        break
+                else:
+                    stopped = f"the time is over: {seconds(self._until or 0):g} s"
+                self._end()
+            return self._result(stopped)
+        finally:
+            if self._evaluator is not None:
+                self._evaluator.stop()
+
+    @property
+    def _done(self) -> bool:
+        return self._desk.server_round >= self._num_rounds
+
+    def _begin(self) -> None:
+        """Wait for the nodes, and set the clock going."""
+        clock, needed = self._settings.clock, self._settings.nodes_needed
+        while (connected := len(list(self._grid.get_nodes()))) < needed:
+            log.info("Waiting for nodes to connect: %d connected (minimum required: %d).", connected, needed)
+            clock.sleep(clock.now() + 10**9)
+        found = self._saver.found
+        self._clock = TrainingClock(clock, 0 if found is None else found.server["now"])
+        self._carrier = FlowerCarrier(
+            self._grid,
+            self._clock,
+            self._desk,
+            self._costs,
+            timeout=self._timeout,
+            poll=self._settings.poll,
+            wait=self._settings.wait,
+            until=self._until,
+        )
+
+    def _rounds(self) -> Iterator[Round]:
+        """The rounds, as the rule ends them; each one's jobs are sent when the next is asked for."""
+        if self._saver.found is None:
+            self._desk.roster.look(self._grid.get_nodes())
+            there = self._desk.roster.there
+            log.info("%d clients: %s", len(there), ", ".join(self._desk.roster.names[:20]))
+            self._server = NotedServer(self._settings.rule, there, unit=NANOSECOND)
+            self._server.note_told = self._journal.tell
+            self._journal.begin(there)
+            if self._evaluator is not None:
+                self._evaluator.submit(0, self._versions.record(), must=True)
+            self.send(self._server.start(0))
+        else:
+            self._restart(self._saver.found.server)
+        while (yield from moment(self._server, self, self._until)):
+            pass
+
+    def _restart(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot: whatever was out has failed, and is sent again when that is told."""
+        now: Tick = snapshot["now"]
+        self._server = NotedServer.restored(self._settings.rule, restarted(snapshot))
+        self._server.note_told = self._journal.tell
+        self._journal.tell(Told(now, RESTART))
+        reason = f"the server was started again after round {self._desk.server_round}; what was out is sent again"
+        self._desk.note(now, -1, "restart", reason)
+        self._carrier.hold(Failed(job, reason) for job in self._server.in_flight.values())
+
+    # -- the carrier that the server sees
+
+    def send(self, jobs: tuple[Job, ...]) -> None:
+        """Jobs go out; after them what evaluates the model that they start from."""
+        self._carrier.send(jobs)
+        self._client_evaluation.post(self._carrier, self._clock.now())
+
+    def wait(self, deadline: Tick | None) -> tuple[Tick, list[Event]]:
+        """The next moment, and what happens then."""
+        return self._carrier.wait(deadline)
+
+    # -- a round
+
+    def _close(self, closed: Round) -> None:
+        """Make θ^{n+1}, and write down what was done."""
+        updates: list[UpdateRecord] = []
+        contents = []
+        with self._costs.part("aggregation"):
+            weights = self._weights(closed)
+            steps: list[tuple[float, Arrays]] = []
+            for job, weight in zip(closed.jobs, weights, strict=True):
+                found, arrived = self._desk.contributions.pop(job)
+                steps.append((self._settings.server_lr * weight * found.clipped, found.delta))
+                updates.append(UpdateRecord(job.client, job.number, job.base, job.sent, arrived, weight, found.clipped))
+                contents.append(found.content)
+            self._versions.advance(steps)
+        for job in closed.jobs:
+            self._estimates.taken(job.client, closed.number - job.base)
+        self._desk.server_round += bool(updates)
+        names = tuple(self._desk.roster.identity(update.client) for update in updates)
+        record = RoundRecord(closed.number, self._desk.server_round, closed.end, tuple(updates), names)
+        self._journal.round(record)
+        if updates:
+            self._report(record)
+            self._measure(record, contents)
+            self._save()
+
+    def _weights(self, closed: Round) -> list[float]:
+        """ω_i(n) of its jobs."""
+        if self._desk.identities_changed:
+            self._weigher.forget()
+            self._desk.identities_changed = False
+        return self._weigher.applied(closed, self._server.clients, self._server.changes) if closed.jobs else []
+
+    def _report(self, record: RoundRecord) -> None:
+        if log.isEnabledFor(logging.INFO):
+            log.info("[ROUND %d/%d] %s", record.server_round, self._num_rounds, record)
+        if self._settings.wait:
+            estimates, wait = self._estimates, seconds(self._settings.wait)
+            overhead, identity = self._costs.floor, self._desk.roster.identity
+            self._adviser.say(remarks(wait, estimates.times(), estimates.intervals(), overhead, identity))
+
+    def _measure(self, record: RoundRecord, contents: list[Any]) -> None:
+        number = record.server_round
+        last = number >= self._num_rounds
+        try:
+            metrics = self._settings.train_metrics(contents, self._settings.examples_key)
+            self._journal.measure("train", number, metrics)
+        except Exception as error:  # the user's function, or clients with unlike metrics
+            self._desk.note(record.end, -1, "metrics", f"those of round {number} cannot be aggregated: {error}")
+        if self._evaluator is not None:
+            self._evaluator.submit(number, self._versions.record(), must=last)
+            self._evaluated(self._evaluator.collect())
+        self._client_evaluation.ask(number, self._versions.record, self._server.clients, must=last)
+
+    def _evaluated(self, done: list[Evaluated]) -> None:
+        for number, metrics, error in done:
+            if error is not None:
+                self._desk.note(self._clock.now(), -1, "evaluation", f"round {number}: {error}")
+            elif metrics is not None:
+                log.info("evaluation of round %d: %s", number, metrics)
+                self._journal.measure("server", number, metrics)
+
+    # -- the end, and what is kept
+
+    def _end(self) -> None:
+        """Wait for the evaluations, and save what came after the last round."""
+        number = self._desk.server_round
+        if number and not self._client_evaluation.has(number):
+            self._client_evaluation.ask(number, self._versions.record, self._server.clients, must=True)
+        self._client_evaluation.finish(self._carrier, self._clock.now())
+        if self._evaluator is not None:
+            self._evaluated(self._evaluator.finish())
+        self._know()
+        self._journal.tell_rest()
+        if number and (self._unsaved or self._journal.has_lines):
+            self._write()
+
+    def _result(self, stopped: str) -> Result:
+        journal, roster = self._journal, self._desk.roster
+        return Result(
+            arrays=self._versions.record(),
+            train_metrics_clientapp=journal.measured["train"],
+            evaluate_metrics_clientapp=journal.measured["evaluate"],
+            evaluate_metrics_serverapp=journal.measured["server"],
+            rounds=journal.rounds,
+            client_times={roster.identity(client): time for client, time in self._estimates.times().items()},
+            errors=journal.faults,
+            carrier=self._costs,
+            stopped=stopped,
+            journal=journal,
+        )
+
+    def _know(self) -> None:
+        """Who is who, and how much each counts, for the record."""
+        roster = self._desk.roster
+        self._journal.names = roster.names
+        self._journal.importance = tuple(self._weigher.importance(len(roster)).tolist())
+
+    def _save(self) -> None:
+        self._unsaved = self._saver.active
+        if self._saver.due(self._desk.server_round):
+            self._know()
+            self._write()
+
+    def _write(self) -> None:
+        with self._costs.part("checkpoint"):
+            snapshot, arrays = self._server.snapshot(), self._versions.arrays
+            self._saver.write(snapshot, arrays, self._desk, self._estimates, self._journal)
+        self._unsaved = False
