@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import typer
 
@@ -36,14 +36,16 @@ Clients = Annotated[int | None, typer.Option("--clients", "-M", help="How many c
 Times = Annotated[
     str,
     typer.Option(
-        "--times", help="F<X> as in the paper (F80: the fastest needs a fifth of 1), a list 1,2,5/2, or a trace file."
+        "--times",
+        help="F<X> as in the paper (F80: the fastest needs a fifth of 1), a list 1,2,5/2, a trace file, or the "
+        "checkpoint folder of a run on Flower.",
     ),
 ]
 Law = Annotated[
     str | None,
     typer.Option(
         "--law",
-        help="fixed, exponential, lognormal, uniform: around the given times; replay or bootstrap: of a trace.",
+        help="fixed, exponential, lognormal, uniform: around the given times; replay or bootstrap: of a trace or run.",
         show_default="fixed, or replay for a trace",
     ),
 ]
@@ -141,10 +143,22 @@ def _trace_path(given: str) -> Path | None:
 def _read_trace(path: Path, clients: int | None, law: str | None, resolution: str | None) -> ClientTimes:
     if law is not None and law not in _TRACE_LAWS:
         raise InputError(f"--law: a trace is replayed or bootstrapped, not {law}; use --law replay or --law bootstrap")
-    trace = TraceTimes.read(path, mode="bootstrap" if law == "bootstrap" else "replay", resolution=resolution)
+    trace = _recorded(path, "bootstrap" if law == "bootstrap" else "replay", resolution)
     if clients is not None and clients != trace.num_clients:
         raise InputError(f"--clients: {clients} given, but {path} has {trace.num_clients}; leave --clients out")
     return trace
+
+
+def _recorded(path: Path, mode: Literal["replay", "bootstrap"], resolution: str | None) -> TraceTimes:
+    if not path.is_dir():
+        return TraceTimes.read(path, mode=mode, resolution=resolution)
+    from fedtempo.cli.run_folder import is_run, read_run_times
+
+    if not is_run(path):
+        raise InputError(
+            f"--times: {path} is a folder without a run of fedtempo.flower; give its checkpoint folder, or a trace file"
+        )
+    return read_run_times(path, mode, resolution)
 
 
 def _means(given: str, clients: int | None) -> FixedTimes:

@@ -46,7 +46,7 @@ def run(
     ] = None,
     data_dir: DataDir = None,
     times: Annotated[
-        str | None, typer.Option("--times", help="F<X>, a list, or a trace file.", show_default="F80")
+        str | None, typer.Option("--times", help="F<X>, a list, a trace file, or a run's folder.", show_default="F80")
     ] = None,
     law: o.Law = None,
     spread: o.Spread = None,

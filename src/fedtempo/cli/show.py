@@ -1,4 +1,4 @@
-"""``fedtempo show``: the table and the figures of a study, finished or still running."""
+"""``fedtempo show``: the table and the figures of a study or of a run on Flower, finished or still running."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedtempo.cli import options as o
-from fedtempo.errors import DataMissing
+from fedtempo.errors import DataMissing, InputError
 
 if TYPE_CHECKING:
     from fedtempo.history import History
 
 
 def show(
-    results: Annotated[Path, typer.Argument(help="A study's folder, or a history file (.nc).")],
+    results: Annotated[Path, typer.Argument(help="A study's folder, a history file (.nc), or a run's folder.")],
     out: Annotated[
         list[Path] | None,
-        typer.Option("--out", help="Draw there instead: study.svg, .png or .pdf; repeat for more.", show_default=False),
+        typer.Option("--out", help="Draw there instead: file.svg, .png or .pdf; repeat for more.", show_default=False),
     ] = None,
     measure: Annotated[
         str | None, typer.Option("--measure", help="Draw this measure alone, as test_accuracy.", show_default=False)
@@ -27,12 +27,20 @@ def show(
     verbose: o.Verbose = 0,
     quiet: o.Quiet = False,
 ) -> None:
-    """Print what happened in a study, and draw it.
+    """Print what happened in a study or in a run on Flower, and draw it.
 
-    RESULTS is a study's folder, of one that is still running too, or a history file (.nc).
+    RESULTS is a study's folder, of one that is still running too, a history file (.nc), or the checkpoint folder of a
+    run with fedtempo.flower: then reality is compared with simulation and plan.
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
+    from fedtempo.cli.run_folder import is_run
+
+    if is_run(results):
+        if measure is not None or target is not None:
+            raise InputError(f"--measure and --target: {results} holds a run on Flower, not a study; leave them out")
+        present_run(results, out)
+        return
     from fedtempo.history import History
 
     path = results / "history.nc" if results.is_dir() else results
@@ -41,9 +49,26 @@ def show(
         raise DataMissing(
             f"{results}: nothing is measured yet; wait, or go on with fedtempo run --resume {results}"
             if started
-            else f"{results}: no study is there; check the path"
+            else f"{results}: no study is there, and no run of fedtempo.flower; check the path"
         )
     present(History.load(path), path.parent, out=out, measure=measure, target=target)
+
+
+def present_run(folder: Path, out: list[Path] | None = None) -> None:
+    """Reality beside simulation and plan, on standard output and as figures in the folder."""
+    from fedtempo.cli.run_folder import read_run
+
+    record = read_run(folder)
+    from fedtempo.flower.comparison import compared
+    from fedtempo.report.run_figure import save_run
+    from fedtempo.report.run_tables import show_run
+
+    run = compared(record)
+    show_run(run)
+    paths = out or [folder / "run.png", folder / "run.svg"]
+    for path in paths:
+        save_run(run, path)
+    typer.echo(f"\n{', '.join(str(path) for path in paths)}")
 
 
 def present(

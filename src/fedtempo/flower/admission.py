@@ -76,8 +76,8 @@ class Admission:
             factor = 1.0
             if self._clip is not None and norm > self._clip:
                 factor = self._clip / norm
-        del content[key]  # it may wait for long, and the difference is all that is needed
-        return Contribution(delta, float(examples), factor, metrics, content)
+        rest = RecordDict({name: record for name, record in content.items() if name != key})
+        return Contribution(delta, float(examples), factor, metrics, rest)  # it may wait for long: without its arrays
 
     def _too_large(self, norm: float) -> str | None:
         if self._limit is None or len(self._norms) < _ENOUGH_NORMS:

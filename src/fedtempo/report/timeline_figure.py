@@ -1,69 +1,28 @@
-"""A picture of a timeline in the manner of the paper's Figure 1: one lane a client, the server's lane on top.
-
-A bar is a job, from the model sent to the update that comes back, in the colour of its delay n − ρ_i(n); a pale bar is
-an update that waits for its round to end. A vertical line is an aggregation, its arrow heads the models sent.
-"""
+"""A picture of a timeline in the manner of the paper's Figure 1: one lane a client, the server's lane on top."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from matplotlib import colormaps, rc_context
-from matplotlib.axes import Axes
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from fedtempo.clock.setting import Setting
-from fedtempo.clock.timeline import I64, Timeline
-from fedtempo.clock.times import Floats
-from fedtempo.report.style import INK, STYLE, ending_of, save_figure
+from fedtempo.clock.timeline import Timeline
+from fedtempo.report.lanes import (
+    add_legend,
+    delay_colours,
+    draw_aggregations,
+    draw_bars,
+    height_of_lane,
+    jobs_of,
+    name_lanes,
+)
+from fedtempo.report.style import STYLE, ending_of, save_figure
 
-_RUNNING = "#b9bec7"
 _EXAMPLE = "timeline.svg"
-
-
-@dataclass(frozen=True)
-class _Jobs:
-    """Jobs as (client, sent, back, taken) in time; `delay` is −1 while a job is not taken."""
-
-    client: I64
-    sent: Floats
-    back: Floats
-    taken: Floats
-    delay: I64
-
-
-def _jobs(setting: Setting, line: Timeline, horizon: float) -> _Jobs:
-    """The jobs of a timeline from its first round on, and those still out at its end."""
-    unit = float(line.unit)
-    begins = np.concatenate([[line.start], line.ends])
-    client, job = line.client.astype(np.int64), line.job.astype(np.int64)
-    sent = begins[line.base - line.first_round]
-    taken = begins[line.round_of_update - line.first_round + 1]
-    delay = line.staleness
-    if setting.rule.returns_to_contributors:
-        everyone = np.arange(line.num_clients)
-        last_sent, last_job = np.full(line.num_clients, line.start), np.zeros(line.num_clients, dtype=np.int64)
-        last_sent[line.client] = taken
-        last_job[line.client] = job + 1
-        client, job = np.concatenate([client, everyone]), np.concatenate([job, last_job])
-        sent = np.concatenate([sent, last_sent])
-        taken = np.concatenate([taken, np.full(line.num_clients, np.iinfo(np.int64).max)])
-        delay = np.concatenate([delay, np.full(line.num_clients, -1)])
-    back = sent + setting.times.draw(client, job, seed=setting.seed) * setting.scale
-    seen = sent * unit < horizon
-    return _Jobs(
-        client[seen],
-        (sent * unit)[seen],
-        np.minimum(back * unit, horizon)[seen],
-        np.minimum(taken.astype(np.float64) * unit, horizon)[seen],
-        delay[seen],
-    )
 
 
 def timeline_figure(setting: Setting, line: Timeline, *, until: float, title: str) -> Figure:
@@ -80,102 +39,23 @@ def save_timeline(setting: Setting, line: Timeline, path: Path, *, until: float,
 
 def _draw(setting: Setting, line: Timeline, until: float, title: str) -> Figure:
     clients = line.num_clients
-    lane = float(np.clip(15.0 / clients, 0.16, 0.42))
-    figure = Figure(figsize=(10.0, float(np.clip(1.75 + lane * clients, 2.6, 40.0))), layout="constrained")
+    lane = height_of_lane(clients)
+    height = float(np.clip(1.75 + lane * clients, 2.6, 40.0))
+    figure = Figure(figsize=(10.0, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    jobs = _jobs(setting, line, until)
-    colours, norm = _delay_colours(int(jobs.delay.max(initial=0)))
-    _bars(axes, jobs, colours, norm)
-    _aggregations(axes, setting, line, clients)
+    jobs = jobs_of(setting, line, until)
+    colours, norm = delay_colours(int(jobs.delay.max(initial=0)))
+    draw_bars(axes, jobs, colours, norm)
+    draw_aggregations(axes, line, returns=setting.rule.returns_to_contributors)
     axes.set_xlim(0.0, until)
-    axes.set_ylim(clients - 0.3, -1.5 - (0.25 / lane if line.num_rounds <= 40 else 0.0))
     axes.set_xlabel("virtual time")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    step = max(1, round(clients / 50))
-    shown = range(0, clients, step)
-    means = setting.times.mean_time
     mark = "τ" if not setting.times.random else "mean"
-    axes.set_yticks([-1.1, *shown], ["server", *(f"client {i}  ({mark} {means[i]:.3g})" for i in shown)])
-    axes.tick_params(axis="y", length=0, labelsize=9 if lane > 0.25 else 7)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    _legend(figure, axes, jobs, colours, norm)
+    names = [f"client {i}  ({mark} {mean:.3g})" for i, mean in enumerate(setting.times.mean_time.tolist())]
+    name_lanes(axes, names, lane, numbered=line.num_rounds <= 40)
+    add_legend(figure, [jobs], colours, norm)
     return figure
-
-
-def _delay_colours(largest: int) -> tuple[ListedColormap, BoundaryNorm]:
-    """One colour per delay up to eight, then ranges; light to dark, readable without colour vision."""
-    edges = np.unique(np.linspace(0, largest + 1, min(largest + 1, 8) + 1).round().astype(int))
-    picks = colormaps["viridis_r"](np.linspace(0.18, 0.95, max(len(edges) - 1, 1)))
-    return ListedColormap(picks), BoundaryNorm(edges, max(len(edges) - 1, 1))
-
-
-def _bars(axes: Axes, jobs: _Jobs, colours: ListedColormap, norm: BoundaryNorm) -> None:
-    paint = colours(norm(jobs.delay))
-    taken = jobs.delay >= 0
-    waits = jobs.taken > jobs.back
-    axes.barh(
-        jobs.client[waits],
-        (jobs.taken - jobs.back)[waits],
-        left=jobs.back[waits],
-        height=0.30,
-        zorder=2,
-        color="#e4e7ec",
-        edgecolor="#9aa1ad",
-        linewidth=0.4,
-        hatch="////",
-    )
-    for which, colour in ((taken, paint[taken]), (~taken, _RUNNING)):
-        axes.barh(
-            jobs.client[which],
-            (jobs.back - jobs.sent)[which],
-            left=jobs.sent[which],
-            height=0.62,
-            zorder=2,
-            color=colour,
-            edgecolor="white",
-            linewidth=0.7,
-        )
-
-
-def _aggregations(axes: Axes, setting: Setting, line: Timeline, clients: int) -> None:
-    ends = line.ends.astype(np.float64) * float(line.unit)
-    dense = line.num_rounds > 150
-    width = 0.35 if dense else 0.8
-    axes.axhline(-1.1, color=INK, linewidth=1.4, zorder=1)
-    filled = np.diff(line.offsets) > 0
-    first = line.offsets[:-1]
-    lowest = np.full(line.num_rounds, -1.1)
-    lowest[filled] = np.maximum.reduceat(line.client, first[filled]) if filled.any() else 0
-    axes.vlines(
-        ends[filled], -1.1, lowest[filled] - 0.31, color=INK, linewidth=width, alpha=0.3 if dense else 0.6, zorder=0
-    )
-    size = 30 if line.num_rounds <= 60 else 14 if not dense else 5
-    for which, fill in ((filled, INK), (~filled, "white")):
-        level = np.full(int(which.sum()), -1.1)
-        axes.scatter(ends[which], level, s=size, facecolor=fill, edgecolor=INK, zorder=4, clip_on=False)
-    if setting.rule.returns_to_contributors and line.num_updates <= 4000:
-        when = ends[line.round_of_update - line.first_round]
-        heads = float(np.clip(700.0 / clients, 8, 34)) * (0.35 if dense else 1.0)
-        axes.scatter(when, line.client - 0.36, s=heads, marker="v", color=INK, linewidth=0, zorder=5, clip_on=False)
-    if line.num_rounds <= 40:
-        newest = {end: n for n, end in enumerate(ends.tolist(), start=line.first_round + 1)}  # of those made together
-        for end, n in newest.items():
-            axes.annotate(f"$\\theta^{{{n}}}$", (end, -1.1), (0, 6), textcoords="offset points", ha="center")
-
-
-def _legend(figure: Figure, axes: Axes, jobs: _Jobs, colours: ListedColormap, norm: BoundaryNorm) -> None:
-    edges = norm.boundaries.astype(int).tolist()
-    handles = []
-    for k, (low, high) in enumerate(pairwise(edges)):
-        label = str(low) if high - low == 1 else f"{low}–{high - 1}"
-        handles.append(Patch(facecolor=colours(k), label=label if k else f"delay {label}"))
-    if (jobs.taken > jobs.back).any():
-        handles.append(Patch(facecolor="#e4e7ec", edgecolor="#9aa1ad", hatch="////", label="update waits"))
-    if (jobs.delay < 0).any():
-        handles.append(Patch(facecolor=_RUNNING, label="not yet used"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 10), frameon=False, fontsize=8.5)
 
 
 def title_of(label: str, clients: int, line: Timeline) -> str:
