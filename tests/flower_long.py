@@ -46,6 +46,11 @@ def rounds_of(folder: Path) -> int:
     return sum(bool(closed.updates) for closed in journal_of(folder).rounds) if state.exists() else 0
 
 
+def has_contributed(folder: Path, identity: str) -> bool:
+    """Whether the server knows a client by its own word."""
+    return rounds_of(folder) > 0 and identity in contributions(journal_of(folder))
+
+
 def show(record: Journal) -> None:
     """What happened, for people."""
     for closed in record.rounds:
@@ -100,14 +105,14 @@ def test_a_killed_supernode_is_missed_and_comes_back_under_its_number(tmp_path: 
     pauses = {0: 0.0, 1: 1.0, 2: 2.0}
     with LocalFederation(tmp_path / "federation", env=ENV) as federation:
         start_sites(federation, pauses)
-        run = federation.submit(APP, settings(tmp_path, 3, wait=8.0, num_rounds=14, timeout=30.0))
-        until(federation, run, lambda: rounds_of(tmp_path) >= 2)
+        run = federation.submit(APP, settings(tmp_path, 3, wait=8.0, num_rounds=20, timeout=30.0))
+        until(federation, run, lambda: has_contributed(tmp_path, "2"))
         node = federation.nodes["site-2"]
         until(federation, run, lambda: bool(federation.app_processes(node)))
         node.process.kill()
         node.process.wait()
         before = rounds_of(tmp_path)
-        until(federation, run, lambda: rounds_of(tmp_path) >= before + 4)
+        until(federation, run, lambda: "left" in kinds(journal_of(tmp_path), "2"))
         federation.start_node("site-2", site(2, pauses))
         assert federation.wait(run, limit=LIMIT).completed, federation.run_log(run)
     record = journal_of(tmp_path)
@@ -127,7 +132,7 @@ def test_a_killed_clientapp_loses_its_job_and_gets_another(tmp_path: Path) -> No
         start_sites(federation, pauses)
         run = federation.submit(APP, settings(tmp_path, 3, wait=8.0, num_rounds=16, timeout=25.0))
         node = federation.nodes["site-2"]
-        until(federation, run, lambda: rounds_of(tmp_path) >= 1 and bool(federation.app_processes(node)))
+        until(federation, run, lambda: has_contributed(tmp_path, "2") and bool(federation.app_processes(node)))
         [pid] = federation.app_processes(node)
         os.kill(pid, signal.SIGKILL)
         before = rounds_of(tmp_path)
