@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord
 
 from fedtempo.errors import InputError
 from fedtempo.flower.admission import Admission, Contribution, Refused
-from fedtempo.flower.arrays import model_of, read, record_of
+from fedtempo.flower.arrays import finite, model_of, read, record_of
 from flower_fake import answer, make_message
 
 BASE = {
@@ -127,3 +127,45 @@ def test_a_model_that_cannot_be_averaged_is_refused() -> None:
         model_of(ArrayRecord())
     with pytest.raises(InputError, match="'names' has dtype <U1, which cannot be averaged"):
         model_of(ArrayRecord({"names": Array(np.array(["a"]))}))
+    with pytest.raises(InputError, match="initial_arrays: a dict is no ArrayRecord; give ArrayRecord"):
+        model_of({"w": np.zeros(2)})
+    for wrong in (np.nan, -np.inf):
+        with pytest.raises(InputError, match="initial_arrays: 'w' holds NaN or Inf"):
+            model_of(record_of({"w": np.array([0.0, wrong])}))
+    for dtype in (np.float16, np.float32, np.float64):
+        full = np.full(9, -np.finfo(dtype).max)
+        assert model_of(record_of({"w": full, "empty": full[:0], "one": full[0]})), "its sum is not finite, it is"
+        for wrong in (np.nan, np.inf, -np.inf):
+            full[4] = wrong
+            assert not finite(full)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">i8", ">c8"])
+def test_a_model_is_in_the_computers_own_byte_order(dtype) -> None:
+    array = np.asfortranarray(np.arange(6).reshape(2, 3).astype(dtype))
+    base = model_of(record_of({"w": array}))
+    assert base["w"].dtype.isnative
+    assert base["w"].flags.c_contiguous
+    np.testing.assert_array_equal(base["w"], array)
+    found = admit({"w": array + array.dtype.type(2)}, base)
+    assert isinstance(found, Contribution)
+    assert found.delta["w"].tolist() == np.full((2, 3), 2).tolist()
+    assert found.delta["w"].flags.c_contiguous
+
+
+def test_arrays_without_dimensions_stay_arrays() -> None:
+    found = admit({name: array + array.dtype.type(1) for name, array in BASE.items()})
+    assert isinstance(found, Contribution)
+    assert {type(delta) for delta in found.delta.values()} == {np.ndarray}
+
+
+def test_what_is_taken_back_is_not_usual() -> None:
+    admission = Admission("num-examples", clip_norm=None, norm_limit=10.0)
+    base = {"a": np.zeros(1)}
+    for norm in (1.0, 1e9, 1.0, 1e9, 1.0, 1e9, 1e9, 1.0, 1.0):
+        found = admit({"a": np.array([norm])}, base, admission=admission)
+        if isinstance(found, Contribution) and found.norm > 1:
+            admission.take_back(found.norm)
+    assert admission.snapshot() == [1.0] * 5
+    admission.take_back(7.0)
+    assert isinstance(admit({"a": np.array([11.0])}, base, admission=admission), Refused)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 
 import numpy as np
 import pytest
@@ -164,3 +165,38 @@ def test_what_the_carrier_costs_is_counted() -> None:
     assert costs.floor == pytest.approx(0.5)
     assert costs.transport > 0
     assert costs.own > 0
+
+
+def test_a_node_that_goes_while_training_starts() -> None:
+    """Those who were counted are those who are there at the start; who has gone is told after it."""
+    grid = grid_of(1, 1, 1)
+    listed, looks = grid.get_nodes, itertools.count()
+
+    def get_nodes():
+        nodes = listed()
+        if next(looks) == 0:
+            grid.disconnect(102)
+        return nodes
+
+    grid.get_nodes = get_nodes
+    result = start(FedBuff(3, **on(grid)), grid, 2, until=20)
+    assert [fault.kind for fault in result.errors] == ["not sent", "left"]
+    assert {len(closed.updates) for closed in result.rounds} <= {2, 3}
+
+
+def test_a_client_that_is_missing_for_long_is_said_once(caplog) -> None:
+    grid = grid_of(8, 3000)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        start(FedFix(10, **on(grid)), grid, 22)
+        assert "has not answered" in caplog.text
+        caplog.clear()
+        start(FedFix(10, **on(grid)), grid, 250)
+    assert caplog.text.count("client 1 (node 101) has not answered for 21 rounds of 10 s") == 1
+    assert caplog.text.count("has not answered") == 1
+
+
+def test_a_client_that_is_missing_is_said_although_nobody_answers(caplog) -> None:
+    grid = grid_of(3000)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        start(FedFix(10, **on(grid)), grid, 22, until=500)
+    assert caplog.text.count("client 0 (node 100) has not answered for 21 rounds of 10 s") == 1

@@ -13,7 +13,9 @@ from flwr.app import MetricRecord
 
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded
-from flower_fake import FakeGrid, Killed, failure, on, record_of, shifting
+from fedtempo.flower.evaluation import Evaluator
+from fedtempo.flower.saving import Saver
+from flower_fake import SECOND, FakeGrid, Killed, VirtualClock, failure, on, record_of, shifting
 
 INITIAL = {"w": np.zeros(3), "n": np.zeros(2, dtype=np.int32)}
 STRATEGIES = {
@@ -233,3 +235,172 @@ def test_what_is_on_the_disk_is_plain(tmp_path) -> None:
     (tmp_path / "state.npz").write_bytes(b"nonsense")
     with pytest.raises(InputError, match=r"state\.npz: cannot be read"):
         start("fedfix", grid, tmp_path, resume=True)
+
+
+def joins(grid) -> None:
+    grid.at(2.9, lambda: grid.connect(101, shifting(5, 2)))
+
+
+def rests_no_longer(grid) -> None:
+    """Its rest ends at 24 s, when the other client answers."""
+    grid.connect(101, lambda message: [(SECOND // 2, failure(message))])
+
+
+def leaves(grid) -> None:
+    grid.connect(101, shifting(5, 100))
+    grid.at(5.9, lambda: grid.disconnect(101))
+
+
+def is_set_aside(grid) -> None:
+    grid.connect(101, lambda message: [(SECOND, failure(message))])
+
+
+@pytest.mark.parametrize("what", [joins, rests_no_longer, leaves, is_set_aside])
+@pytest.mark.parametrize("back", [True, False], ids=["there", "gone"])
+def test_killed_before_the_server_was_told_who_came_and_went(what, back, tmp_path, monkeypatch) -> None:
+    """The look that ended a round has found it, and the round was saved first."""
+    grid = FakeGrid(VirtualClock(wakes=False))
+    grid.connect(100, shifting(1, 3))
+    what(grid)
+    kept = Saver.write
+
+    def write(self, snapshot, arrays, desk, *more) -> None:
+        kept(self, snapshot, arrays, desk, *more)
+        ready = {client for client in desk.roster.there if not desk.patience.resting(client)}
+        if set(snapshot["clients"]) != ready and (what is not rests_no_longer or 1 in ready):
+            raise Killed
+
+    options = {"checkpoint": tmp_path, "retry_after": 22.5 if what is rests_no_longer else 1000}
+    with monkeypatch.context() as patch:
+        patch.setattr(Saver, "write", write)
+        with pytest.raises(Killed):
+            AsyncFedAvg(**on(grid, **options)).start(grid, record_of(INITIAL), num_rounds=300)
+    before = len(recorded(tmp_path).faults)
+    grid = FakeGrid()
+    grid.connect(100, shifting(1, 3))
+    if back:
+        grid.connect(101, shifting(5, 2))
+    result = AsyncFedAvg(**on(grid, **options)).start(
+        grid, record_of(INITIAL), num_rounds=300, until=100, timeout=200, resume=True
+    )
+    assert {fault.kind for fault in result.errors[before:]} <= {"restart", "left", "came back"}
+    assert grid.nodes[100].got
+    if back:
+        assert bool(grid.nodes[101].got) == (what is not is_set_aside), "who is set aside rests on"
+    assert recorded(result).retold().equals(recorded(result).timeline)
+
+
+def test_a_node_that_was_away_when_the_server_went_down_is_the_same_client_after_it(tmp_path) -> None:
+    grid, _ = world()
+    grid.at(3.1, lambda: grid.hidden.add(102))
+    start("async", grid, tmp_path, resume=False, rounds=24)
+    grid.hidden.clear()
+    result = start("async", grid, tmp_path, resume=True, rounds=40)
+    assert recorded(result).names == ("node 100", "node 101", "node 102")
+    assert result.errors[-1].kind == "came back"
+
+
+def cut(text: bytes) -> bytes:
+    return text[:-20]
+
+
+def lacks_lines(text: bytes) -> bytes:
+    return b"".join(text.splitlines(keepends=True)[:-2])
+
+
+def scrambled(text: bytes) -> bytes:
+    return b"{" * len(text)
+
+
+def no_text(text: bytes) -> bytes:
+    return b"\xff" * len(text)
+
+
+@pytest.mark.parametrize("damage", [cut, lacks_lines, scrambled, no_text, None])
+def test_a_journal_that_is_damaged_is_said_and_left_as_it_is(damage, tmp_path) -> None:
+    grid, _ = world()
+    start("async", grid, tmp_path, resume=False)
+    journal = tmp_path / "rounds.jsonl"
+    damaged = None if damage is None else damage(journal.read_bytes())
+    if damaged is None:
+        journal.unlink()
+    else:
+        journal.write_bytes(damaged)
+    for read in (lambda: recorded(tmp_path), lambda: start("async", grid, tmp_path, resume=True, rounds=8)):
+        with pytest.raises(InputError, match=r"rounds\.jsonl: .*choose another folder"):
+            read()
+        assert (journal.read_bytes() if journal.exists() else None) == damaged
+
+
+@pytest.mark.parametrize(
+    ("resume", "when", "told"),
+    [
+        (False, 0.5, "another server writes to"),  # nothing is saved yet
+        (True, 0.5, "another server writes to"),
+        (False, 1.5, "holds a run"),
+        (True, 1.5, "another server writes to"),
+    ],
+)
+def test_two_servers_do_not_write_to_one_folder(resume, when, told, tmp_path) -> None:
+    grid, steps = world()
+    refused = []
+
+    def second() -> None:
+        with pytest.raises(ResultsConflict, match=told):
+            start("async", world()[0], tmp_path, resume=resume)
+        refused.append(told)
+
+    grid.at(when, second)
+    check(start("async", grid, tmp_path, resume=False), steps)
+    assert refused
+    check(start("async", grid, tmp_path, resume=True), steps)
+
+
+def test_a_start_that_is_refused_leaves_the_folder_free(tmp_path, monkeypatch) -> None:
+    grid, steps = world()
+
+    def no(*args, **options):
+        raise InputError("no")
+
+    for resume in (False, True):
+        with monkeypatch.context() as patch:
+            patch.setattr("fedtempo.flower.training.Weigher", no)
+            with pytest.raises(InputError) as first:
+                start("async", grid, tmp_path, resume=resume)
+        assert str(first.value) == "no"
+        with pytest.raises(ResultsConflict) if resume else contextlib.nullcontext() as second:
+            start("async", grid, tmp_path, resume=resume, rounds=6, server_lr=0.5 if resume else 1.0)
+        assert second is None or "its server_lr is" in str(second.value)
+    check(start("async", grid, tmp_path, resume=True), steps)
+
+
+def test_the_last_model_is_evaluated_if_the_server_was_killed_before(tmp_path, monkeypatch) -> None:
+    grid, _ = world()
+    asked = []
+
+    def evaluate(number, arrays):
+        asked.append(number)
+        return MetricRecord({"first": float(arrays["w"].numpy()[0])})
+
+    def again(evaluate_fn):
+        strategy = AsyncFedAvg(**on(grid, checkpoint=tmp_path))
+        return strategy.start(grid, record_of(INITIAL), num_rounds=3, resume=True, evaluate_fn=evaluate_fn)
+
+    def killed(self):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluator, "finish", killed)
+        with pytest.raises(Killed):
+            again(lambda number, arrays: None)
+    for _ in range(2):
+        result = again(evaluate)
+        assert result.evaluate_metrics_serverapp[3]["first"] == result.arrays["w"].numpy()[0]
+        assert result.stopped == "3 rounds are done"
+    assert asked == [3], "and only once"
+
+
+def test_fewer_rounds_than_are_done_already(tmp_path) -> None:
+    grid, _ = world()
+    start("async", grid, tmp_path, resume=False, rounds=4)
+    assert start("async", grid, tmp_path, resume=True, rounds=2).stopped == "4 rounds are done"

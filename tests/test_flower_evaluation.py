@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -125,3 +126,104 @@ def test_clients_that_do_not_evaluate_are_not_waited_for_for_ever() -> None:
     result = FedAvg(**options).start(grid, record_of(INITIAL), num_rounds=2, timeout=5)
     assert [fault.kind for fault in result.errors] == ["evaluation"] * 4
     assert result.evaluate_metrics_clientapp[2]["loss"] == 3
+
+
+def gives_a_float(number, arrays):
+    return 0.5
+
+
+def gives_a_dict(number, arrays):
+    return {"loss": np.float32(1)}
+
+
+def exits(number, arrays):
+    sys.exit("enough")
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "told"),
+    [
+        (gives_a_float, "evaluate_fn gave a float; return a MetricRecord or None"),
+        (gives_a_dict, "evaluate_fn gave a dict; return a MetricRecord or None"),
+        (exits, "SystemExit: enough"),
+    ],
+)
+@pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved"])
+def test_an_evaluation_that_is_of_no_use_does_not_end_the_training(evaluate, told, saved, tmp_path) -> None:
+    grid = grid_of(1)
+    strategy = AsyncFedAvg(**on(grid, checkpoint=tmp_path if saved else None))
+    result = strategy.start(grid, record_of(INITIAL), num_rounds=3, evaluate_fn=evaluate)
+    assert result.stopped == "3 rounds are done"
+    assert not result.evaluate_metrics_serverapp
+    reasons = [fault.reason for fault in result.errors]
+    assert {f"round 0: {told}", f"round 3: {told}"} <= {*reasons}
+
+
+def test_an_evaluator_outlives_an_exit() -> None:
+    evaluator = Evaluator(exits)
+    evaluator.submit(0, record_of(INITIAL))
+    ended = threading.Thread(target=evaluator.finish, daemon=True)
+    ended.start()
+    ended.join(30)
+    assert not ended.is_alive()
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved"])
+def test_aggregated_measures_become_plain_numbers(saved, tmp_path) -> None:
+    grid = grid_of(1)
+    given = {"loss": np.float32(0.5), "count": np.int64(3), "list": [np.float64(1), 2.0]}
+    options = on(grid, checkpoint=tmp_path if saved else None, train_metrics_aggr_fn=lambda records, key: given)
+    for _ in range(1 + saved):
+        result = AsyncFedAvg(**options).start(grid, record_of(INITIAL), num_rounds=2, resume=saved)
+        assert not result.errors
+        for found in result.train_metrics_clientapp.values():
+            assert isinstance(found, MetricRecord)
+            assert dict(found) == {"loss": 0.5, "count": 3, "list": [1.0, 2.0]}
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved"])
+def test_what_is_no_measure_is_noted_and_not_kept(saved, tmp_path) -> None:
+    grid = grid_of(1)
+    for given in (None, {"loss": np.zeros(3)}):
+        folder = tmp_path / str(given is None) if saved else None
+        options = on(grid, checkpoint=folder, train_metrics_aggr_fn=lambda records, key, given=given: given)
+        result = AsyncFedAvg(**options).start(grid, record_of(INITIAL), num_rounds=2)
+        assert [fault.kind for fault in result.errors] == ["metrics", "metrics"]
+        assert not result.train_metrics_clientapp
+
+
+def evaluating(grid: FakeGrid, node: int, answer) -> None:
+    train = grid.nodes[node].behave
+    grid.nodes[node].behave = lambda m: train(m) if m.metadata.message_type == "train" else answer(m)
+
+
+@pytest.mark.parametrize("rounds", [20, 3], ids=["during training", "at the end"])
+def test_a_client_that_is_gone_is_not_waited_for(rounds) -> None:
+    grid = grid_of(1, 1, 1)
+    evaluating(grid, 102, lambda message: [])
+    grid.at(4.5, lambda: grid.disconnect(102))
+    options = on(grid, fraction_evaluate=1.0, min_evaluate_nodes=1)
+    result = AsyncFedAvg(**options).start(grid, record_of(INITIAL), num_rounds=rounds, timeout=3600)
+    assert grid.clock.now() < 60 * SECOND
+    told = [fault for fault in result.errors if fault.kind == "evaluation"]
+    assert {fault.reason.partition(": ")[2] for fault in told} == {"it is gone, or did not answer in time"}
+    assert all(fault.time >= 4.5 for fault in told), "when it was seen, and not when it was asked"
+    assert result.evaluate_metrics_clientapp[1]["loss"] == pytest.approx((1 * 10 + 2 * 20) / 30)
+    assert rounds in result.evaluate_metrics_clientapp
+
+
+def test_an_empty_reply_to_an_evaluation() -> None:
+    grid = grid_of(1, 1)
+
+    def empty(message):
+        reply = failure(message)
+        reply.has_error = lambda: False
+        return [(SECOND, reply)]
+
+    evaluating(grid, 101, empty)
+    options = on(grid, fraction_evaluate=1.0)
+    result = FedAvg(**options).start(grid, record_of(INITIAL), num_rounds=1)
+    assert [(fault.time, fault.reason) for fault in result.errors] == [
+        (2, "a client failed to evaluate round 1: its reply is empty")
+    ]
+    assert result.evaluate_metrics_clientapp[1]["loss"] == 1

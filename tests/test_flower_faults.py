@@ -147,6 +147,35 @@ def test_a_huge_norm() -> None:
     assert steps(free) > 1e6
 
 
+def overflowing(message):
+    return [(SECOND, answer(message, {"w": np.full(3, 3e38, dtype=np.float32)}, {"num-examples": 10, "loss": 9.0}))]
+
+
+def test_a_finite_update_that_would_make_the_model_infinite() -> None:
+    grid = FakeGrid()
+    grid.connect(100, shifting(1, 1, loss=1.0))
+    grid.connect(101, once(overflowing, shifting(2, 1, loss=1.0)))
+    strategy = FedAvg(**on(grid, server_lr=4))
+    result = strategy.start(grid, record_of({"w": np.zeros(3, dtype=np.float32)}), num_rounds=3)
+    fault = only(result, "refused")
+    assert (fault.client, fault.identity, fault.time) == (1, "node 101", 1.0)
+    assert fault.reason == "job 0: with it, of norm 5.2e+38, the new model would not be finite"
+    assert [closed.contributors for closed in result.rounds] == [("node 100",), *[("node 100", "node 101")] * 2]
+    assert result.arrays["w"].numpy() == pytest.approx(np.full(3, 4 * 0.5 + 2 * 4 * 1.5)), "the rest has entered"
+    assert dict(result.train_metrics_clientapp[1]) == {"loss": 1.0}, "nor do its metrics count"
+
+
+def test_a_round_of_which_nothing_is_left_does_not_count() -> None:
+    grid = FakeGrid()
+    grid.connect(100, once(overflowing, shifting(1, 1)))
+    strategy = AsyncFedAvg(**on(grid, server_lr=4))
+    result = strategy.start(grid, record_of({"w": np.zeros(3, dtype=np.float32)}), num_rounds=3)
+    assert kinds(result) == ["refused"]
+    assert [(closed.server_round, len(closed.updates)) for closed in result.rounds] == [(0, 0), (1, 1), (2, 1), (3, 1)]
+    assert result.arrays["w"].numpy().tolist() == [12, 12, 12]
+    assert "Rounds: 3 (and 1 without updates) in 4.0 s, 3 updates" in result.summary()
+
+
 def test_contributions_are_clipped_where_that_is_asked_for() -> None:
     grid = FakeGrid()
     grid.connect(100, shifting(4, 1))

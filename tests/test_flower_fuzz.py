@@ -12,9 +12,10 @@ import pytest
 from flwr.app import MetricRecord
 
 import fedtempo.flower.strategy as strategy_module
-from fedtempo.clock.events import Arrived
+from fedtempo.clock.events import Arrived, Joined, Left
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded
 from fedtempo.flower.desk import ClientDesk
+from fedtempo.flower.saving import Saver
 from fedtempo.flower.training import Training
 from flower_fake import SECOND, FakeGrid, Killed, VirtualClock, answer, arrays_of, failure, make_message, record_of
 
@@ -115,12 +116,26 @@ class Watch:
 
     def __init__(self, monkeypatch) -> None:
         self.packed, self.accepted = [], []
+        self.moment = []
+        """What happened at the last moment; training may end before all of it is told."""
+        self.kill_untold = False
+        """Whether to kill the server after a save at which it has not been told who came or went."""
         watch = self
+
+        class WatchedSaver(Saver):
+            def write(self, snapshot, arrays, desk, *more):
+                super().write(snapshot, arrays, desk, *more)
+                if watch.kill_untold and set(snapshot["clients"]) != ready(desk):
+                    raise Killed
 
         class Watched(Training):
             def __init__(self, *args, **kwargs):
                 super().__init__(*args, **kwargs)
                 watch.training = self
+
+            def wait(self, deadline):
+                now, watch.moment = super().wait(deadline)
+                return now, watch.moment
 
         class WatchedDesk(ClientDesk):
             def pack(self, job):
@@ -136,6 +151,12 @@ class Watch:
 
         monkeypatch.setattr(strategy_module, "Training", Watched)
         monkeypatch.setattr("fedtempo.flower.training.ClientDesk", WatchedDesk)
+        monkeypatch.setattr("fedtempo.flower.training.Saver", WatchedSaver)
+
+
+def ready(desk: ClientDesk) -> set[int]:
+    """Who is connected and does not rest."""
+    return {client for client in desk.roster.there if not desk.patience.resting(client)}
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
@@ -170,9 +191,11 @@ def one_case(case: int, watch: Watch, folder) -> None:
     end = {"num_rounds": draw.choice([5, 20]), "until": 60, "timeout": draw.choice([2, 5])}
     if killed:
         world.grid.kill_at = draw.randint(3, 120)
+        watch.kill_untold = True
         with contextlib.suppress(Killed):
             SCHEMES[scheme](**options).start(world.grid, initial, **end)
         world.grid.kill_at = None
+        watch.kill_untold = False
         while len(world.grid.nodes) < 2:  # else training waits for them, as it should
             world.connect(draw.randrange(6))
         watch.packed.clear()
@@ -225,11 +248,19 @@ def one_case(case: int, watch: Watch, folder) -> None:
         assert set(server.arrived.values()) <= set(desk.contributions)
         assert untold <= set(server.in_flight.values()), "only the last moment may end before all of it is told"
         assert training._versions.live <= len(server.in_flight) + 1
+        check_clients(watch, server.clients, desk)
         if not killed:
             taken = {(u.client, u.job) for closed in rounds for u in closed.updates}
             waiting = {(job.client, job.number) for job in desk.contributions}
             assert {(job.client, job.number) for job in watch.accepted} == taken | waiting
             check_receivers(watch, record, rounds)
+
+
+def check_clients(watch: Watch, clients: set[int], desk: ClientDesk) -> None:
+    """Who is connected and does not rest takes part, also after a kill; nobody else does."""
+    untold = [*watch.moment, *watch.training._carrier._held]
+    assert ready(desk) - clients <= {event.client for event in untold if isinstance(event, Joined)}
+    assert clients - ready(desk) <= {event.client for event in untold if isinstance(event, Left)}
 
 
 def check_receivers(watch: Watch, record, rounds) -> None:

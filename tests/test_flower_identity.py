@@ -102,6 +102,7 @@ def test_what_is_saved_is_what_comes_back() -> None:
     for each in (roster, copy):
         changes = each.look(nodes(n9="alice"))
         assert said(changes) == [(1, False, "left"), (2, False, "left"), (1, True, "came back")]
+        assert said(each.look(nodes(1, n9="alice"))) == [(0, True, "came back")], "known by its node alone"
 
 
 def test_names_in_metrics() -> None:

@@ -104,3 +104,17 @@ def test_a_run_in_which_nothing_happened_has_no_record(tmp_path) -> None:
         recorded(Result())
     with pytest.raises(DataMissing, match="no run is saved there"):
         recorded(tmp_path)
+
+
+def test_numbers_that_were_never_clients_have_no_importance() -> None:
+    """A client that comes back under a new node has two numbers until it says its name."""
+    for importance in (None, {"1": 1, "2": 4}):
+        grid = FakeGrid()
+        grid.connect(1, shifting(1, 1, 30, id=1))
+        grid.connect(2, shifting(1, 2, 10, id=2))
+        grid.at(6.5, lambda grid=grid: (grid.disconnect(2), grid.connect(9, shifting(1, 2, 10, id=2))))
+        strategy = AsyncFedAvg(**on(grid, identity_key="id", importance=importance))
+        record = recorded(strategy.start(grid, record_of({"w": np.zeros(1)}), num_rounds=60))
+        assert record.names[:2] == ("1", "2")
+        assert len(record.names) == 3
+        assert record.importance == pytest.approx((0.75, 0.25, 0) if importance is None else (0.2, 0.8, 0))

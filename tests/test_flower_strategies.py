@@ -16,6 +16,7 @@ import fedtempo as ft
 from fedtempo.clock.rules import WaitForSome
 from fedtempo.errors import InputError
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, Result, TimedStrategy
+from fedtempo.flower.strategy import Options
 from flower_fake import FakeGrid, on, record_of, shifting
 
 INITIAL = {"w": np.zeros(2)}
@@ -126,6 +127,33 @@ def test_a_sampled_round_has_no_meaning_here() -> None:
         ("poll", 0, "poll: 0 is not above zero"),
         ("retry_after", -2, "retry_after: -2 is not above zero"),
         ("fraction_evaluate", 2, "fraction_evaluate: 2 is no fraction"),
+        ("fraction_evaluate", "a", "fraction_evaluate: 'a' is not a number"),
+        ("fraction_train", None, "fraction_train: None is not a number"),
+        ("checkpoint", 5, "checkpoint: 5 is no folder; give its path"),
+        ("weights", [1], r"weights: \[1\] is no weight rule"),
+        ("min_available_nodes", "3", "min_available_nodes: '3' is not a whole number"),
+        ("min_train_nodes", -1, "min_train_nodes: -1 is not a whole number of at least 0"),
+        ("min_evaluate_nodes", 1.5, "min_evaluate_nodes: 1.5 is not a whole number"),
+        ("importance", [1, 2], "importance: a list does not say whose numbers these are; give them by identity"),
+        ("importance", {"a": -1}, "importance of 'a': -1 is not above zero"),
+        ("importance", {}, "importance: nothing is given"),
+        ("times", [3], "times: a list does not say whose"),
+        ("times", {"a": "x"}, "times of 'a': 'x' is not a number"),
+        ("identity_key", 4, "identity_key: 4 is no name"),
+        ("work_key", "", "work_key: '' is no name"),
+        ("weighted_by_key", 3, "weighted_by_key: 3 is no name"),
+        ("arrayrecord_key", None, "arrayrecord_key: None is no name"),
+        ("configrecord_key", b"c", "configrecord_key: b'c' is no name"),
+        ("train_metrics_aggr_fn", 4, "train_metrics_aggr_fn: 4 cannot be called"),
+        ("evaluate_metrics_aggr_fn", "f", "evaluate_metrics_aggr_fn: 'f' cannot be called"),
+        ("message", 3, "message: 3 cannot be called"),
+        ("clock", 3, r"clock: 3 has no now\(\) and sleep"),
+        (
+            "checkpont",
+            "run/",
+            "checkpont: FedAvg has no such argument; did you mean checkpoint.*There are fraction_train",
+        ),
+        ("wait", 3, "wait: FedAvg has no such argument"),
     ],
 )
 def test_wrong_options_are_refused_when_they_are_given(option, value, words) -> None:
@@ -145,6 +173,35 @@ def test_wrong_ends_are_refused() -> None:
         FedAvg(**on(grid, times={})).start(grid, record_of(INITIAL))
     with pytest.raises(InputError, match="there are no arrays"):
         strategy.start(grid, ArrayRecord())
+    with pytest.raises(InputError, match="a dict is no ArrayRecord"):
+        strategy.start(grid, INITIAL)
+    with pytest.raises(InputError, match="evaluate_fn: 3 cannot be called"):
+        strategy.start(grid, record_of(INITIAL), evaluate_fn=3)
+    for name in ("train_config", "evaluate_config"):
+        with pytest.raises(InputError, match=f"{name}: 5 is no ConfigRecord"):
+            strategy.start(grid, record_of(INITIAL), **{name: 5})
+    with pytest.raises(InputError, match="scheme: 'fedavg' is none"):
+        TimedStrategy("fedavg")
+
+
+def test_flowers_own_arguments_are_all_there() -> None:
+    theirs = inspect.signature(flower.FedAvg).parameters
+    assert set(theirs) <= set(Options.__annotations__)
+    FedAvg(**{name: each.default for name, each in theirs.items() if name != "fraction_evaluate"})
+
+
+def test_times_from_which_no_weights_follow_are_refused_before_training(tmp_path) -> None:
+    grid, folder = grid_of(1, 2), tmp_path / "run"
+    wild = {"node 100": f"1/{10**9 + 7}", "node 101": f"1/{10**9 + 9}", "node 102": f"1/{10**9 + 21}"}
+    with pytest.raises(InputError, match=r"times: no weights follow from those of node 100, .*leave times out"):
+        AsyncFedAvg(**on(grid, times=wild, checkpoint=folder)).start(grid, record_of(INITIAL))
+    assert not folder.exists()
+    assert not grid.calls
+    fastest = ft.FastestSampling(1)
+    with pytest.raises(InputError, match="client 1 never takes part"):
+        TimedStrategy(fastest, **on(grid, times={"node 100": 1, "node 101": 2})).start(grid, record_of(INITIAL))
+    few = FedBuff(2, **on(grid, times={"node 100": 1}))
+    assert few.start(grid, record_of(INITIAL), num_rounds=1).rounds, "more may be there than are named"
 
 
 def test_clients_do_not_evaluate_unless_asked(caplog) -> None:
@@ -186,6 +243,20 @@ def test_the_result_in_words() -> None:
     assert "Global Arrays:" in text
     assert "Rounds: 3 in 2.0 s, 3 updates; stopped: 3 rounds are done" in text
     assert "Client times: node 100 1 s, node 101 2 s" in text
+    assert text.endswith("Faults: 0")
+
+
+def test_the_summary_counts_what_it_says() -> None:
+    grid = grid_of(25, 47)
+    grid.at(30, lambda: grid.connect(555, shifting(1, 1000)))
+    grid.at(60, lambda: grid.disconnect(555))
+    result = FedFix(10, **on(grid)).start(grid, record_of(INITIAL), num_rounds=3)
+    empty = sum(not closed.updates for closed in result.rounds)
+    assert empty > 0
+    assert f"Rounds: 3 (and {empty} without updates) in {result.rounds[-1].time} s, 3 updates;" in result.summary()
+    assert [fault.kind for fault in result.errors] == ["joined", "left"]
+    assert result.summary().endswith("Faults: 1 (left 1)"), "one that joins is no fault"
+    assert "1 update (node 100)" in str(next(closed for closed in result.rounds if closed.updates))
 
 
 def test_a_discounted_rule_lowers_what_is_stale() -> None:

@@ -26,6 +26,8 @@ class Contribution(NamedTuple):
 
     delta: Arrays
     examples: float
+    norm: float
+    """‖Δ_i‖, before it was clipped."""
     clipped: float
     """Factor by which the norm was clipped: 1 if it was not."""
     metrics: dict[str, Any]
@@ -62,7 +64,7 @@ class Admission:
         if isinstance(examples, list) or examples is None:
             return Refused(f"the reply's metrics have no number {self._examples_key!r}")
         if not (math.isfinite(examples) and examples > 0):
-            return Refused(f"{self._examples_key} is {examples:g}; it must be above zero")
+            return Refused(f"{self._examples_key} is {examples:g}; it must be above zero and finite")
         with np.errstate(all="ignore"):
             delta = _delta(arrays, base)
             if isinstance(delta, Refused):
@@ -77,7 +79,9 @@ class Admission:
             if self._clip is not None and norm > self._clip:
                 factor = self._clip / norm
         rest = RecordDict({name: record for name, record in content.items() if name != key})
-        return Contribution(delta, float(examples), factor, metrics, rest)  # it may wait for long: without its arrays
+        return Contribution(
+            delta, float(examples), norm, factor, metrics, rest
+        )  # it may wait for long: without its arrays
 
     def _too_large(self, norm: float) -> str | None:
         if self._limit is None or len(self._norms) < _ENOUGH_NORMS:
@@ -89,6 +93,11 @@ class Admission:
             f"its norm {norm:.3g} is more than {self._limit:g} times the usual {middle:.3g}; "
             "if that is right, raise norm_limit or set it to None"
         )
+
+    def take_back(self, norm: float) -> None:
+        """An update of this norm was let in and has been refused after all: it says nothing of what is usual."""
+        if norm in self._norms:
+            self._norms.remove(norm)
 
     def snapshot(self) -> list[float]:
         """The norms of what was let in lately."""
@@ -124,9 +133,10 @@ def _delta(record: ArrayRecord, base: Arrays) -> Arrays | Refused:
         if not np.can_cast(array.dtype, theta.dtype, "same_kind"):
             return Refused(f"{name!r} has dtype {array.dtype}, which does not become the model's {theta.dtype}")
         if theta.dtype.kind in "fc":
-            delta[name] = np.subtract(array, theta, dtype=theta.dtype, casting="same_kind")
+            part = np.subtract(array, theta, dtype=theta.dtype, casting="same_kind", order="C")
         else:
-            delta[name] = array.astype(np.float64) - theta.astype(np.float64)
+            part = array.astype(np.float64) - theta.astype(np.float64)
+        delta[name] = np.asarray(part)  # NumPy makes a number of an array without dimensions
     return delta
 
 

@@ -61,6 +61,19 @@ def remarks(
     return found
 
 
+def absences(wait: float, missed: Mapping[int, int], identity: Callable[[int], str]) -> list[Remark]:
+    """What is to be said of clients that have a job and have missed so many rounds since they got it."""
+    return [
+        Remark(
+            f"client {client} missing",
+            f"client {client} ({identity(client)}) has not answered for {rounds} rounds of {wait:g} s; its next update "
+            f"will count {rounds}-fold or more. Set a longer wait or a shorter timeout, or give it less work",
+        )
+        for client, rounds in missed.items()
+        if rounds > ROUNDS_MISSED
+    ]
+
+
 class Adviser:
     """Says each remark once."""
 

@@ -25,6 +25,11 @@ _PREFIX = 10  # magic, version and the header's length, in format 1.0
 
 def model_of(record: ArrayRecord) -> Arrays:
     """The arrays of a model that can be averaged, each with memory of its own."""
+    if not isinstance(record, ArrayRecord):
+        raise InputError(
+            f"initial_arrays: a {type(record).__name__} is no ArrayRecord; give ArrayRecord(model.state_dict()), or "
+            "ArrayRecord({name: Array(array), …})"
+        )
     if not record:
         raise InputError("initial_arrays: there are no arrays; give the model's parameters")
     arrays = {}
@@ -32,8 +37,22 @@ def model_of(record: ArrayRecord) -> Arrays:
         array = value.numpy()
         if array.dtype.kind not in "fiubc":
             raise InputError(f"initial_arrays: {name!r} has dtype {array.dtype}, which cannot be averaged; convert it")
-        arrays[name] = np.array(array, order="C")
+        arrays[name] = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+        if not finite(arrays[name]):
+            raise InputError(
+                f"initial_arrays: {name!r} holds NaN or Inf, where no update can be told; start from finite numbers"
+            )
     return arrays
+
+
+def finite(array: NDArray[Any]) -> bool:
+    """Whether every number is; the sum, which is looked at first, seldom leaves a doubt."""
+    if array.dtype.kind not in "fc":
+        return True
+    if array.dtype == np.float16:  # whose sums are slow and soon too large; all bits of the exponent: not finite
+        return bool((array.view(np.uint16) & 0x7FFF).max(initial=0) < 0x7C00)
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
 
 
 def record_of(arrays: Arrays) -> ArrayRecord:

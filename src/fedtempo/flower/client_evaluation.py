@@ -63,15 +63,19 @@ class ClientEvaluation:
         self._round, self._left, self._contents = server_round, len(chosen), []
         messages = [self._desk.message(node, MessageType.EVALUATE, arrays, self._config, {}) for node in chosen]
         if messages:
-            carrier.post([(message, lambda reply: self._take(reply, now)) for message in messages], now)
+            carrier.post([(message, self._take) for message in messages], now)
 
     def _take(self, reply: Message | None, now: Tick) -> None:
         """An answer, or None: there will be none."""
         self._left -= 1
         if reply is None:
-            self._desk.note(now, -1, "evaluation", f"a client did not evaluate round {self._round} in time")
+            why = f"a client did not evaluate round {self._round}: it is gone, or did not answer in time"
+            self._desk.note(now, -1, "evaluation", why)
         elif reply.has_error():
             why = f"a client failed to evaluate round {self._round}: Flower's code {reply.error.code}"
+            self._desk.note(now, -1, "evaluation", why)
+        elif not reply.has_content():
+            why = f"a client failed to evaluate round {self._round}: its reply is empty"
             self._desk.note(now, -1, "evaluation", why)
         else:
             self._contents.append(reply.content)
@@ -83,8 +87,7 @@ class ClientEvaluation:
                 why = f"clients' measures of round {self._round} cannot be aggregated: {error}"
                 self._desk.note(now, -1, "metrics", why)
 
-    def finish(self, carrier: FlowerCarrier, now: Tick) -> None:
+    def finish(self, carrier: FlowerCarrier) -> None:
         """Wait for what is out, and then for the last round."""
-        carrier.finish()
-        self.post(carrier, now)
+        self.post(carrier, carrier.finish())
         carrier.finish()

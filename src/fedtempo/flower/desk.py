@@ -1,20 +1,21 @@
 """The server's desk: it makes messages of jobs, and of replies, silence and comings and goings the events of the clock.
 
 Arrived     an update that may enter, with Δ_i in `contributions` until a round takes it
-Failed      anything else that came of a job; the waiting rule sends it again
+Failed      anything else that came of a job; the waiting rule sends it again, and its time counts with the next update
 Left        the client's node is gone, or the client is set aside
 Joined      a node is there that was not, or a client's rest is over
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from fedtempo.clock.events import Arrived, Event, Failed, Job, Joined, Left, Tick
-from fedtempo.flower.admission import Admission, Contribution, Refused
+from fedtempo.flower.admission import Admission, Contribution, Refused, numbers
 from fedtempo.flower.clock import seconds
 from fedtempo.flower.costs import CarrierCosts
 from fedtempo.flower.estimates import MEMORY, Estimates
@@ -87,6 +88,8 @@ class ClientDesk:
 
     def opened(self, job: Job, reply: Message, now: Tick) -> Sequence[Event]:
         """An update that may enter, or a failure; or the discovery that the client is one that is known."""
+        if (key := _too_long(reply)) is not None:
+            return self.lost(job, "refused", f"{key!r} is a whole number of more than 64 bits", now)
         with self._costs.part("admission"):
             found = self.admission.admit(reply, self._versions.base(job.base))
         if isinstance(found, Refused):
@@ -98,16 +101,15 @@ class ClientDesk:
         if any(change.there is False for change in changes):
             return events  # the number was a stranger's: its update is not taken
         self.patience.worked(job.client)
-        duration = max(now - job.sent, 1)
-        self._estimates.answered(job.client, duration, found.examples)
-        self._measure(job.client, duration, found)
+        self._estimates.answered(job, now, found.examples)
+        self._measure(job.client, now - job.sent, found)
         self.contributions[job] = Held(found, now)
         return [Arrived(job), *events]
 
     def _measure(self, client: int, duration: Tick, found: Contribution) -> None:
         """How much longer the round trip took than the client worked, where it says so."""
         work = found.metrics.get(self._settings.work_key or "")
-        if isinstance(work, (int, float)) and work >= 0:
+        if isinstance(work, (int, float)) and 0 <= work < math.inf:
             count, mean = self._overheads.get(client, (0, 0.0))
             mean += (seconds(duration) - work - mean) / min(count + 1, MEMORY)
             self._overheads[client] = count + 1, mean
@@ -118,7 +120,9 @@ class ClientDesk:
         self.note(now, job.client, kind, f"job {job.number}: {reason}")
         rest = self.patience.failed(job.client, now)
         if rest is None:
+            self._estimates.failed(job)
             return [Failed(job, reason)]
+        self._estimates.set_aside(job, now, self._versions.number)
         often = f"it has failed {self._settings.max_failures} times in a row; it is tried again in {seconds(rest):g} s"
         self.note(now, job.client, "set aside", often)
         return [Left(job.client)]
@@ -146,6 +150,7 @@ class ClientDesk:
             self.identities_changed = True
             if there is not None:
                 self.patience.forgive(client)
+                self._estimates.forgive(client)
                 events.append(Joined(client) if there else Left(client))
         return events
 
@@ -162,3 +167,12 @@ class ClientDesk:
     def next_due(self) -> Tick | None:
         """When the next rest ends."""
         return self.patience.next_due
+
+
+def _too_long(reply: Message) -> str | None:
+    """The key of a metric that is a whole number beyond Flower's own 64 bits: not all of those become floats."""
+    for key, value in numbers(reply.content).items() if reply.has_content() else ():
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and not -(2**63) <= number < 2**64:
+                return key
+    return None

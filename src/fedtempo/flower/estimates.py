@@ -1,15 +1,20 @@
 """Client times from the server's clock alone, robust and smoothed, and the participation that follows from them.
 
     duration of a job        T = arrival − sending
-    robust                   T ← min(T, m + max(10·MAD, m)),  m and MAD: median of the last 11, and their median
-                             absolute deviation, scaled
-    smoothed                 x̄ ← x̄ + a·(x − x̄),  a = max(1/k, 1/20) at the k-th job: a mean of the first 20, then of
+    time between updates     U = arrival − sending of the first job since the client's last update, without its rests:
+                             failed tries count. U = T where none failed
+    rounds between updates   R = number of the round that takes it − base of that first job + 1. For FedFix this is
+                             ⌈T/Δt⌉ where none failed and the server was not late
+    robust                   U ← min(U, b),  b = max(m + max(10·MAD, m), longest of the last 21),  m and MAD: median of
+                             the last 21, and their median absolute deviation, scaled;  T ← min(T, b);  R is cut in the
+                             proportion in which U is, to 1 at least
+    smoothed                 x̄ ← x̄ + a·(x − x̄),  a = max(1/k, 1/20) at the k-th update: a mean of the first 20, then of
                              about the last 20
-    participation            FedAvg 1;  asynchronous (1/τ̄_i)/Σ_j(1/τ̄_j);  FedFix 1/mean⌈T_i/Δt⌉;  FedBuff and other
-                             rules 1/mean(staleness + 1)
+    participation            FedAvg 1;  asynchronous (1/Ū_i)/Σ_j(1/Ū_j);  FedFix, FedBuff and other rules 1/R̄_i
 
-The bound leaves exponential times as they are (10 MAD is 7 means) and cuts what hangs. Clients that have not answered
-yet count with the median of those that have, in times and in examples.
+The bound leaves exponential times as they are (10 MAD is 7 means) and cuts what hangs once; what has been seen lately
+is no outlier, so that a client with two speeds counts with both. The update that a round takes counts in the estimate
+that weighs it. Clients that have not answered yet count with the median of those that have, in times and in examples.
 """
 
 from __future__ import annotations
@@ -21,15 +26,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.clock.rules import FixedInterval, WaitForAll, WaitForNext
+from fedtempo.clock.events import Job, Round, Tick
+from fedtempo.clock.rules import WaitForAll, WaitForNext
 from fedtempo.clock.times import Floats
 from fedtempo.clock.waiting import WaitingRule
-from fedtempo.flower.clock import NANOSECOND
 from fedtempo.participation import Participation
 
 MEMORY = 20
-_WINDOW = 11
+_WINDOW = 21
 _ENOUGH = 5
+_ROWS = ("_jobs", "_taken", "_time", "_between", "_rounds", "_examples")
 
 Clients = NDArray[np.int64]
 
@@ -39,90 +45,136 @@ class Estimates:
 
     def __init__(self, rule: WaitingRule) -> None:
         self._rule = rule
-        self._wait = int(rule.wait // NANOSECOND) if isinstance(rule, FixedInterval) else 0
-        self._recent: dict[int, deque[int]] = {}
+        self._recent: dict[int, deque[Tick]] = {}
+        self._since: dict[int, tuple[Tick, int]] = {}
+        """(sending, base) of the first of the jobs that have failed in a row."""
+        self._lost: dict[int, tuple[Tick, int]] = {}
+        """Time and rounds that went by before the client was set aside."""
+        self._arrived: dict[int, tuple[int, float]] = {}
+        """Of updates that no round has taken yet: the base of the first try, and the share of U that the bound left."""
         self._jobs: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._taken: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._time = np.zeros(0)
-        self._intervals = np.zeros(0)
+        self._between = np.zeros(0)
         self._rounds = np.zeros(0)
         self._examples = np.zeros(0)
 
     def _room(self, clients: int) -> None:
         if clients > len(self._jobs):
             grown = max(clients, 2 * len(self._jobs), 16)
-            for name in ("_jobs", "_taken", "_time", "_intervals", "_rounds", "_examples"):
+            for name in _ROWS:
                 old = getattr(self, name)
                 new = np.zeros(grown, dtype=old.dtype)
                 new[: len(old)] = old
                 setattr(self, name, new)
 
-    def answered(self, client: int, duration: int, examples: float) -> None:
-        """A job has come back after `duration` ticks."""
+    def failed(self, job: Job) -> None:
+        """A job has failed and is sent again: the client's next update counts from here."""
+        self._since.setdefault(job.client, (job.sent, job.base))
+
+    def set_aside(self, job: Job, now: Tick, version: int) -> None:
+        """A job has failed and the client is to rest: its tries count, its rest does not."""
+        sent, base = self._since.pop(job.client, (job.sent, job.base))
+        time, rounds = self._lost.get(job.client, (0, 0))
+        self._lost[job.client] = time + now - sent, rounds + version - base
+
+    def forgive(self, client: int) -> None:
+        """Start anew: the client has gone or come."""
+        self._since.pop(client, None)
+        self._lost.pop(client, None)
+
+    def answered(self, job: Job, now: Tick, examples: float) -> None:
+        """A job has come back."""
+        client = job.client
         self._room(client + 1)
+        sent, base = self._since.pop(client, (job.sent, job.base))
+        time, rounds = self._lost.pop(client, (0, 0))
+        between = max(now - sent + time, 1)
         recent = self._recent.setdefault(client, deque(maxlen=_WINDOW))
-        usual = duration
-        if len(recent) >= _ENOUGH:
-            middle, deviation = _spread(recent)
-            usual = min(duration, middle + max(10 * deviation, middle))
-        recent.append(duration)
+        bound = _bound(recent) if len(recent) >= _ENOUGH else between
+        recent.append(between)
+        self._arrived[client] = base - rounds, min(1.0, bound / between)
         self._jobs[client] += 1
-        gain = max(1.0 / int(self._jobs[client]), 1.0 / MEMORY)
-        self._time[client] += gain * (usual * 1e-9 - self._time[client])
-        if self._wait:
-            self._intervals[client] += gain * (-(-usual // self._wait) - self._intervals[client])
+        gain = _gain(int(self._jobs[client]))
+        self._time[client] += gain * (min(max(now - job.sent, 1), bound) * 1e-9 - self._time[client])
+        self._between[client] += gain * (min(between, bound) * 1e-9 - self._between[client])
         self._examples[client] = examples
 
-    def taken(self, client: int, staleness: int) -> None:
-        """A round has taken an update that was so many rounds old."""
-        self._room(client + 1)
-        self._taken[client] += 1
-        gain = max(1.0 / int(self._taken[client]), 1.0 / MEMORY)
-        self._rounds[client] += gain * (staleness + 1 - self._rounds[client])
+    def taken(self, job: Job, number: int) -> None:
+        """Round `number` has taken an update."""
+        self._room(job.client + 1)
+        self._count(job, number, self._rounds, self._taken)
+        self._arrived.pop(job.client, None)
+
+    def _count(self, job: Job, number: int, means: Floats, taken: NDArray[np.int64]) -> None:
+        """Enter R of an update."""
+        client = job.client
+        base, left = self._arrived.get(client, (job.base, 1.0))
+        taken[client] += 1
+        means[client] += _gain(int(taken[client])) * (max((number - base + 1) * left, 1.0) - means[client])
 
     def times(self) -> dict[int, float]:
-        """Smoothed mean durations in seconds, of the clients that have answered."""
+        """Smoothed mean durations of jobs in seconds, of the clients that have answered."""
         return {int(client): float(self._time[client]) for client in np.flatnonzero(self._jobs)}
 
     def intervals(self) -> dict[int, float]:
-        """Smoothed means of ⌈T_i/Δt⌉."""
-        return {int(client): float(self._intervals[client]) for client in np.flatnonzero(self._jobs)}
+        """Smoothed mean rounds between updates, of the clients that rounds have taken updates of."""
+        return {int(client): float(self._rounds[client]) for client in np.flatnonzero(self._taken)}
+
+    def have_answered(self, who: Clients) -> bool:
+        """Whether each of these clients has answered; `who` ascends."""
+        self._room(_count(who))
+        return bool((self._jobs[who] > 0).all())
+
+    def contributed(self, who: Clients) -> NDArray[np.bool_]:
+        """Which of these clients rounds have taken updates of; `who` ascends."""
+        self._room(_count(who))
+        found: NDArray[np.bool_] = self._taken[who] > 0
+        return found
 
     def examples(self, who: Clients) -> Floats:
         """Numbers of examples; `who` ascends."""
         self._room(_count(who))
         return _filled(self._examples, self._jobs, who)
 
-    def participation(self, who: Clients) -> Participation:
-        """Share of rounds of each of these clients, by the rule; `who` ascends."""
+    def participation(self, who: Clients, closing: Round | None = None) -> Participation:
+        """Share of rounds of each of these clients, by the rule, when this round takes its updates; `who` ascends."""
         self._room(_count(who))
         match self._rule:
             case WaitForAll():
                 share = np.ones(len(who))
             case WaitForNext():
-                pace = 1.0 / _filled(self._time, self._jobs, who)
+                pace = 1.0 / _filled(self._between, self._jobs, who)
                 share = pace / pace.sum()
-            case FixedInterval():
-                share = 1.0 / _filled(self._intervals, self._jobs, who)
             case _:
-                share = 1.0 / _filled(self._rounds, self._taken, who)
+                means, taken = self._rounds.copy(), self._taken.copy()
+                if closing is not None:
+                    for job in closing.jobs:
+                        self._count(job, closing.number, means, taken)
+                share = 1.0 / _filled(means, taken, who)
         return Participation(share, None, "estimate")
 
     def snapshot(self) -> dict[str, Any]:
-        """All of it, as JSON."""
-        names = ("_jobs", "_taken", "_time", "_intervals", "_rounds", "_examples")
+        """All of it, as JSON, but for updates that no round has taken: they are sent again."""
         return {
-            **{name[1:]: getattr(self, name).tolist() for name in names},
-            "recent": [[client, *durations] for client, durations in self._recent.items()],
+            **{name[1:]: getattr(self, name).tolist() for name in _ROWS},
+            "recent": [[client, *times] for client, times in self._recent.items()],
+            "since": [[client, *first] for client, first in self._since.items()],
+            "lost": [[client, *lost] for client, lost in self._lost.items()],
         }
 
     def restore(self, saved: Mapping[str, Sequence[Any]]) -> None:
         """What `snapshot` gave."""
-        for name, values in saved.items():
-            if name == "recent":
-                self._recent = {client: deque(durations, maxlen=_WINDOW) for client, *durations in values}
-            else:
-                setattr(self, f"_{name}", np.array(values, dtype=getattr(self, f"_{name}").dtype))
+        for name in _ROWS:
+            setattr(self, name, np.array(saved[name[1:]], dtype=getattr(self, name).dtype))
+        self._recent = {client: deque(times, maxlen=_WINDOW) for client, *times in saved["recent"]}
+        self._since = {client: (sent, base) for client, sent, base in saved["since"]}
+        self._lost = {client: (time, rounds) for client, time, rounds in saved["lost"]}
+
+
+def _gain(count: int) -> float:
+    """How much the latest of so many counts in a smoothed mean."""
+    return max(1.0 / count, 1.0 / MEMORY)
 
 
 def _count(who: Clients) -> int:
@@ -136,13 +188,15 @@ def _filled(values: Floats, seen: NDArray[np.int64], who: Clients) -> Floats:
     known = seen[who] > 0
     if known.all():
         return row
-    fill = float(np.median(row[known])) if known.any() else 1.0
-    return np.where(known, row, fill)
+    if not known.any():
+        return np.ones(len(who))
+    most = row[known].max()  # the median is a mean where there are two in the middle, which may overflow
+    return np.where(known, row, float(np.median(row[known] / most)) * most)
 
 
-def _spread(recent: deque[int]) -> tuple[int, int]:
-    """Median, and the median absolute deviation scaled to a normal's standard deviation."""
+def _bound(recent: deque[Tick]) -> Tick:
+    """The longest time that is no outlier; the deviation is scaled to a normal's standard deviation."""
     ordered = sorted(recent)
     middle = ordered[len(ordered) // 2]
-    deviation = sorted(abs(value - middle) for value in ordered)[len(ordered) // 2]
-    return middle, deviation * 14826 // 10000
+    deviation = sorted(abs(value - middle) for value in ordered)[len(ordered) // 2] * 14826 // 10000
+    return max(middle + max(10 * deviation, middle), ordered[-1])

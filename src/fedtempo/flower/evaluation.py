@@ -87,7 +87,10 @@ class Evaluator:
             metrics, error = None, None
             try:
                 metrics = self._evaluate(task.server_round, task.arrays)
-            except Exception as raised:  # the user's function; training goes on
+                if not (metrics is None or isinstance(metrics, MetricRecord)):
+                    error = f"evaluate_fn gave a {type(metrics).__name__}; return a MetricRecord or None"
+                    metrics = None
+            except BaseException as raised:  # the user's function, also if it exits; training goes on
                 error = f"{type(raised).__name__}: {raised}"
                 log.exception("evaluate_fn failed on round %d", task.server_round)
             with self._change:

@@ -28,7 +28,8 @@ Kind = Literal[
     "metrics",
     "restart",
 ]
-_QUIET: tuple[Kind, ...] = ("joined", "came back", "tried again", "restart")
+_QUIET: frozenset[str] = frozenset({"joined", "came back", "tried again", "restart"})
+"""Happenings that are written down with the faults, and are none."""
 
 
 class Fault(NamedTuple):
@@ -39,6 +40,11 @@ class Fault(NamedTuple):
     identity: str
     kind: str
     reason: str
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing went wrong: somebody came, or was tried again."""
+        return self.kind in _QUIET
 
     def __str__(self) -> str:
         who = f"client {self.client} ({self.identity}): " if self.client >= 0 else ""
@@ -55,4 +61,4 @@ class Faults:
         """Remember and log a fault."""
         fault = Fault(seconds(now), client, identity, kind, reason)
         self._keep(fault)
-        log.log(logging.INFO if kind in _QUIET else logging.WARNING, "%.1f s: %s", fault.time, fault)
+        log.log(logging.INFO if fault.quiet else logging.WARNING, "%.1f s: %s", fault.time, fault)

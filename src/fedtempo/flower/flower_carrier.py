@@ -27,8 +27,8 @@ _ORDER = {Arrived: 0, Failed: 1, Left: 2, Joined: 3}
 _POLLS_PER_NODE_LOOK = 12
 _ANSWERS_KEPT = 10_000
 
-Take = Callable[[Message | None], None]
-"""Told the reply to a message that is no job, or None when its time is over."""
+Take = Callable[[Message | None, Tick], None]
+"""Told the reply to a message that is no job, or None when there will be none, and when that was seen."""
 
 
 class Desk(Protocol):
@@ -66,6 +66,14 @@ class _Out(NamedTuple):
     until: Tick
 
 
+class _Other(NamedTuple):
+    """A message that is no job."""
+
+    node: int
+    until: Tick
+    take: Take
+
+
 class FlowerCarrier:
     """Jobs to Flower's nodes and back. Times are ticks of `clock`."""
 
@@ -89,7 +97,7 @@ class FlowerCarrier:
         self._over: dict[str, Job] = {}
         self._ends: deque[tuple[Tick, str]] = deque()
         self._forget: deque[tuple[Tick, str]] = deque()
-        self._others: dict[str, tuple[Tick, Take]] = {}
+        self._others: dict[str, _Other] = {}
         self._held: list[Event] = []
         self._next_look: Tick = 0
         self._next_nodes: Tick = 0
@@ -125,11 +133,11 @@ class FlowerCarrier:
     def post(self, messages: Sequence[tuple[Message, Take]], now: Tick) -> None:
         """Push messages that are no jobs."""
         names = self._push([message for message, _ in messages])
-        for (_, take), name in zip(messages, names, strict=True):
+        for (message, take), name in zip(messages, names, strict=True):
             if name:
-                self._others[name] = now + self._timeout, take
+                self._others[name] = _Other(message.metadata.dst_node_id, now + self._timeout, take)
             else:
-                take(None)
+                take(None, now)
 
     def _push(self, messages: list[Message]) -> list[str]:
         """Ids, one a message; "" where it was not taken. Flower gives none at all where all together are too large."""
@@ -176,16 +184,27 @@ class FlowerCarrier:
         events += self._expire(at)
         events += self._desk.due(at)
         if at >= self._next_nodes:
-            with self._costs.part("nodes"):
-                nodes = list(self._grid.get_nodes())
-            events += self._desk.listed(nodes, at)
-            self._next_nodes = at + _POLLS_PER_NODE_LOOK * self._poll
+            events += self._desk.listed(self._nodes(at), at)
         left = {event.client for event in events if isinstance(event, Left)}
         for client in left:
             self._abandon(client, at)
         self._next_look = self._clock.now() + self._poll
         told = [event for event in events if not (isinstance(event, Failed) and event.job.client in left)]
         return sorted(told, key=_place)
+
+    def _nodes(self, at: Tick) -> list[Node]:
+        """Who is connected; those who are not will not answer."""
+        with self._costs.part("nodes"):
+            nodes: list[Node] = list(self._grid.get_nodes())
+        self._next_nodes = at + _POLLS_PER_NODE_LOOK * self._poll
+        there = {node.node_id for node in nodes}
+        self._drop([name for name, other in self._others.items() if other.node not in there], at)
+        return nodes
+
+    def _drop(self, names: list[str], at: Tick) -> None:
+        """Nobody waits for the answers to these messages any longer."""
+        for name in names:
+            self._others.pop(name).take(None, at)
 
     def _pull(self, at: Tick) -> list[Event]:
         wanted = [*self._out, *self._over, *self._others]
@@ -201,8 +220,7 @@ class FlowerCarrier:
                 events += self._desk.opened(out.job, reply, at)
                 self._settle(out)
             elif name in self._others:
-                _, take = self._others.pop(name)
-                take(reply)
+                self._others.pop(name).take(reply, at)
             elif name in self._over:
                 self._desk.stray(self._over.pop(name), "late", reply, at)
             elif name in self._answered:
@@ -228,8 +246,7 @@ class FlowerCarrier:
                 events += self._desk.lost(out.job, "deadline", late, at)
         while self._forget and self._forget[0][0] <= at:
             self._over.pop(self._forget.popleft()[1], None)
-        for name in [name for name, (until, _) in self._others.items() if until <= at]:
-            self._others.pop(name)[1](None)
+        self._drop([name for name, other in self._others.items() if other.until <= at], at)
         return events
 
     def _settle(self, out: _Out) -> None:
@@ -250,19 +267,21 @@ class FlowerCarrier:
             self._settle(out)
             self._watch(out, at)
 
-    def finish(self) -> None:
-        """Wait until the messages that are no jobs are answered, or their time is over."""
+    def finish(self) -> Tick:
+        """Wait until the messages that are no jobs are answered or will not be; the time then."""
         while self._others:
             now = self._clock.now()
             with self._costs.part("pull"):
                 replies = list(self._grid.pull_messages(list(self._others)))
             for reply in replies:
                 if (other := self._others.pop(reply.metadata.reply_to_message_id, None)) is not None:
-                    other[1](reply)
-            for name in [name for name, (until, _) in self._others.items() if until <= now]:
-                self._others.pop(name)[1](None)
+                    other.take(reply, now)
+            self._drop([name for name, other in self._others.items() if other.until <= now], now)
+            if self._others and now >= self._next_nodes:
+                self._nodes(now)
             if self._others:
-                self._clock.sleep(min(now + self._poll, min(until for until, _ in self._others.values())))
+                self._clock.sleep(min(now + self._poll, *(other.until for other in self._others.values())))
+        return self._clock.now()
 
 
 def _place(event: Event) -> tuple[int, int]:

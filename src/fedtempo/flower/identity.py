@@ -160,16 +160,20 @@ class Roster:
         )
 
     def snapshot(self) -> list[list[Any]]:
-        """[node or -1, first node, key, name] by client."""
-        return [[-1 if c.node is None else c.node, c.first_node, c.key, c.name] for c in self._clients]
+        """[node or -1, first node, key, name, nodes at which it was the last…] by client."""
+        rows = [[-1 if c.node is None else c.node, c.first_node, c.key, c.name] for c in self._clients]
+        for node, client in self._last_at.items():
+            rows[client.number].append(node)
+        return rows
 
     @classmethod
     def restore(cls, saved: Sequence[Sequence[Any]]) -> Roster:
         """The roster as it was; the next `look` tells who has gone since."""
         roster = cls()
-        for number, (node, first, key, name) in enumerate(saved):
+        for number, (node, first, key, name, *last_at) in enumerate(saved):
             client = _Client(number, None if node < 0 else node, first, key, name)
             roster._clients.append(client)
+            roster._last_at |= dict.fromkeys(last_at, client)
             if node >= 0:
                 roster._put(client, node)
             if key:

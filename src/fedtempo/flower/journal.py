@@ -6,11 +6,13 @@ The same lines are kept in memory and, where there is a folder, in `rounds.jsonl
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+import numpy as np
 from flwr.app import MetricRecord
 
+from fedtempo.errors import InputError
 from fedtempo.flower.faults import Fault
 from fedtempo.flower.result import RoundRecord, UpdateRecord
 from fedtempo.flower.told import Told
@@ -76,16 +78,22 @@ class Journal:
         self.faults.append(fault)
         self._line(fault=fault)
 
-    def measure(self, whose: Measured, server_round: int, record: MetricRecord) -> None:
-        """Measures of a round."""
-        self.measured[whose][server_round] = record
-        self._line(measured=[whose, server_round, dict(record)])
+    def measure(self, whose: Measured, server_round: int, record: Mapping[str, Any]) -> None:
+        """Measures of a round; a TypeError or ValueError if they are no numbers."""
+        plain = _plain(record)
+        self.measured[whose][server_round] = MetricRecord(plain)
+        self._line(measured=[whose, server_round, plain])
 
     def read(self, lines: Iterable[str]) -> None:
         """Take up what an earlier run has written."""
         on_disk, self._on_disk = self._on_disk, False
-        for line in lines:
-            what = json.loads(line)
+        for place, line in enumerate(lines, 1):
+            try:
+                what = json.loads(line)
+            except ValueError as error:
+                raise InputError(
+                    f"rounds.jsonl: line {place} cannot be read ({error}); choose another folder"
+                ) from None
             self.told += [Told(*told) for told in what.get("told", ())]
             if "round" in what:
                 number, server_round, end, updates, names = what["round"]
@@ -100,3 +108,14 @@ class Journal:
                 self.begin(what["first"])
         self._written = len(self.told)
         self._on_disk = on_disk
+
+
+def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Measures as numbers that JSON knows, lists of them too."""
+    if not isinstance(record, Mapping):
+        raise TypeError(f"a {type(record).__name__} was given; give a MetricRecord")
+    return {name: [*map(_number, v)] if isinstance(v, list) else _number(v) for name, v in record.items()}
+
+
+def _number(value: Any) -> int | float:
+    return int(value) if isinstance(value, (int, np.integer)) else float(value)

@@ -6,6 +6,7 @@ Staleness of an update: n − ρ_i(n).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,7 +53,7 @@ class RoundRecord(NamedTuple):
     def __str__(self) -> str:
         who = ", ".join(self.contributors[:5]) + (", …" if len(self.contributors) > 5 else "")
         stale = max(self.staleness, default=0)
-        return f"{self.time:.1f} s: {len(self.updates)} updates ({who}), staleness at most {stale}"
+        return f"{self.time:.1f} s: {_counted(len(self.updates), 'update')} ({who}), staleness at most {stale}"
 
     @property
     def time(self) -> float:
@@ -94,13 +95,21 @@ class Result(strategy.Result):
 
     def summary(self) -> str:
         """What happened, in a few lines."""
-        taken = sum(len(closed.updates) for closed in self.rounds)
+        sizes = [len(closed.updates) for closed in self.rounds if closed.updates]
+        empty = len(self.rounds) - len(sizes)
+        idle = f" (and {empty} without updates)" if empty else ""
+        wrong = Counter(fault.kind for fault in self.errors if not fault.quiet)
+        kinds = ", ".join(f"{kind} {count}" for kind, count in wrong.most_common())
         span = self.rounds[-1].time if self.rounds else 0.0
         times = ", ".join(f"{name} {time:.3g} s" for name, time in sorted(self.client_times.items())[:10])
         more = f", … ({len(self.client_times)} clients)" if len(self.client_times) > 10 else ""
         return (
-            f"Rounds: {len(self.rounds)} in {span:.1f} s, {taken} updates; stopped: {self.stopped}\n"
+            f"Rounds: {len(sizes)}{idle} in {span:.1f} s, {_counted(sum(sizes), 'update')}; stopped: {self.stopped}\n"
             f"Client times: {times or 'none'}{more}\n"
             f"Server: {self.carrier}\n"
-            f"Faults: {len(self.errors)}"
+            f"Faults: {wrong.total()}{f' ({kinds})' if kinds else ''}"
         )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

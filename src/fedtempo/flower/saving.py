@@ -66,8 +66,14 @@ class Saver:
             return None
         saved = Saved(*folder.resume())
         if (other := difference(saved.state["about"], self._about)) is not None:
+            folder.release()
             raise ResultsConflict(f"checkpoint: {folder.path} holds another run ({other}); choose another folder")
         return saved
+
+    def release(self) -> None:
+        """Nothing more is saved: others may write to the folder."""
+        if self._folder is not None:
+            self._folder.release()
 
     @property
     def active(self) -> bool:

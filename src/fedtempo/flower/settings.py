@@ -1,22 +1,31 @@
-"""What a training on Flower is set to."""
+"""What a training on Flower is set to, and how arguments are read: wrong ones are refused where they are given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fractions import Fraction
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
+from typing import TypeVar, cast
 
 from flwr.app import Message, MetricRecord, RecordDict
 
 from fedtempo.clock.rules import WaitForSome
-from fedtempo.clock.ticks import Exact
+from fedtempo.clock.ticks import Exact, exact, positive
+from fedtempo.clock.times import FixedTimes
 from fedtempo.clock.waiting import WaitingRule
+from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND, Clock
+from fedtempo.importance import Importance
+from fedtempo.participation import LongRun
 from fedtempo.schemes import Scheme
 from fedtempo.weighting import WeightRule
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+_Function = TypeVar("_Function")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,3 +72,91 @@ class Settings:
         """How many nodes must be there for training to start."""
         size = self.rule.size if isinstance(self.rule, WaitForSome) else 1
         return max(self.min_nodes, size)
+
+    def check_times(self) -> None:
+        """Refuse given times from which no weights follow."""
+        if self.times is None:
+            return
+        importance = Importance(None, len(self.times))
+        try:
+            times = FixedTimes(self.times.values())
+            if self._can_run(times.num_clients):
+                self.weights.base(importance, LongRun(self.rule, times, importance).participation)
+        except InputError as error:
+            names = ", ".join(list(self.times)[:5])
+            raise InputError(
+                f"times: no weights follow from those of {names}: {error}. Or leave times out: they are then estimated"
+            ) from error
+
+    def _can_run(self, clients: int) -> bool:
+        """Whether the rule can do with so few: more may be there than are named."""
+        try:
+            self.rule.check(clients)
+        except InputError:
+            return False
+        return True
+
+
+def known(given: Collection[str], there: Collection[str], whose: str) -> None:
+    """Refuse arguments that there are not."""
+    for name in given:
+        if name not in there:
+            close = get_close_matches(name, there, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise InputError(f"{name}: {whose} has no such argument; {hint}There are {', '.join(there)}")
+
+
+def share(value: object, what: str) -> float:
+    """A number from 0 to 1."""
+    number = float(exact(value, what))
+    if not 0.0 <= number <= 1.0:
+        raise InputError(f"{what}: {value} is no fraction; give a number from 0 to 1")
+    return number
+
+
+def count(value: object, what: str) -> int:
+    """A whole number of at least 0."""
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else -1
+    if number < 0:
+        raise InputError(f"{what}: {value!r} is not a whole number of at least 0")
+    return number
+
+
+def key(value: object, what: str) -> str:
+    """The name of a record or metric."""
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{what}: {value!r} is no name of a record or metric; give a text")
+    return value
+
+
+def function(value: _Function, what: str) -> _Function:
+    """Something that can be called."""
+    if not callable(value):
+        raise InputError(f"{what}: {value!r} cannot be called; give a function")
+    return value
+
+
+def folder(value: object, what: str) -> Path:
+    """A path."""
+    if not isinstance(value, str | Path):
+        raise InputError(f"{what}: {value!r} is no folder; give its path")
+    return Path(value)
+
+
+def by_identity(given: object, what: str) -> dict[str, Fraction]:
+    """Positive numbers by the identity of clients."""
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f"{what}: a {type(given).__name__} does not say whose numbers these are; "
+            "give them by identity, as {'node 17': 2}"
+        )
+    if not given:
+        raise InputError(f"{what}: nothing is given; name at least one client, or leave {what} out")
+    return {str(name): positive(value, f"{what} of {name!r}") for name, value in given.items()}
+
+
+def clock_of(value: object) -> Clock:
+    """A clock."""
+    if not (callable(getattr(value, "now", None)) and callable(getattr(value, "sleep", None))):
+        raise InputError(f"clock: {value!r} has no now() and sleep(until); leave it out for the computer's own")
+    return cast(Clock, value)

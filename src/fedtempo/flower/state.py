@@ -3,7 +3,8 @@
     state.npz       the model, the version, the rule's state, estimates, who is who, written whole after a round
     rounds.jsonl    the journal; the state knows how much of it is true
 
-A line is on the disk before the state that counts it, so that the state never promises more than there is.
+A line is on the disk before the state that counts it, so that the state never promises more than there is. Who writes
+holds a lock on the journal, which the system takes back when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -20,6 +22,12 @@ import numpy as np
 from fedtempo.errors import DataMissing, InputError, ResultsConflict
 from fedtempo.flower.arrays import Arrays
 from fedtempo.report.files import write_whole
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # not a Unix: done without
+    fcntl = None
 
 FORMAT = 1
 
@@ -30,6 +38,7 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._written = 0
+        self._lock: BinaryIO | None = None
 
     @property
     def _state(self) -> Path:
@@ -44,18 +53,46 @@ class RunFolder:
         return self._state.is_file()
 
     def begin(self) -> None:
-        """Make the folder ready for a run of its own."""
+        """Make the folder ready for a run of its own, and write there until `release`."""
+        self._refuse_a_run()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._hold(self._journal.open("ab"))
+            self._refuse_a_run()  # there may have been one until now
+            for half in self.path.glob(".state.npz.*"):
+                half.unlink(missing_ok=True)
+            os.truncate(self._journal, 0)
+        except OSError as error:
+            self.release()
+            raise InputError(f"checkpoint: {self.path} cannot be made ({error.strerror}); choose another") from None
+
+    def _refuse_a_run(self) -> None:
         if self.holds_a_run():
+            self.release()
             raise ResultsConflict(
                 f"checkpoint: {self.path} holds a run; pass resume=True to go on with it, or choose another folder"
             )
+
+    def _hold(self, journal: BinaryIO) -> None:
+        """Lock out other servers: two that write to one journal would destroy it."""
+        self._lock = journal
+        if fcntl is None:
+            return
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for half in self.path.glob(".state.npz.*"):
-                half.unlink(missing_ok=True)
-            self._journal.write_bytes(b"")
-        except OSError as error:
-            raise InputError(f"checkpoint: {self.path} cannot be made ({error.strerror}); choose another") from None
+            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise ResultsConflict(
+                f"checkpoint: another server writes to {self.path}; end it first, or choose another folder"
+            ) from None
+        except OSError:
+            return  # a file system without locks: done without
+
+    def release(self) -> None:
+        """Let others write here."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def write(self, state: Mapping[str, Any], arrays: Arrays, lines: list[str]) -> None:
         """Save the lines, and then the state that counts them; all of it is on the disk when this returns."""
@@ -92,13 +129,38 @@ class RunFolder:
             raise InputError(f"{self._state}: cannot be read ({error}); choose another folder") from None
         if found > FORMAT:
             raise InputError(f"{self._state}: format {found}, and this version reads up to {FORMAT}")
-        with self._journal.open("rb") as file:
-            text = file.read(int(state["journal"]))
-        return state, arrays, text.decode().splitlines()
+        return state, arrays, self._lines(int(state["journal"]))
+
+    def _lines(self, size: int) -> list[str]:
+        """The lines that the state counts."""
+        try:
+            with self._journal.open("rb") as file:
+                text = file.read(size)
+            if len(text) < size:
+                raise InputError(
+                    f"{self._journal}: holds {len(text)} bytes of the {size} that state.npz counts, so rounds are "
+                    "missing; put the whole file back, or choose another folder"
+                )
+            return text.decode().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{self._journal}: cannot be read ({error}); put the file back that belongs to state.npz, or choose "
+                "another folder"
+            ) from None
 
     def resume(self) -> tuple[dict[str, Any], Arrays, list[str]]:
-        """As `read`; what was written after the last complete round is cut off, and writing goes on from there."""
-        state, arrays, lines = self.read()
+        """As `read`; what was written after the last complete round is cut off, and writing goes on until `release`."""
+        try:
+            self._hold(self._journal.open("r+b"))
+        except FileNotFoundError:
+            pass  # `read` says it in words
+        except OSError as error:
+            raise InputError(f"{self._journal}: cannot be written ({error.strerror}); choose another folder") from None
+        try:
+            state, arrays, lines = self.read()
+        except BaseException:
+            self.release()
+            raise
         for half in self.path.glob(".state.npz.*"):
             half.unlink(missing_ok=True)
         self._written = int(state["journal"])

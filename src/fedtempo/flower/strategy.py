@@ -9,23 +9,36 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
-from fedtempo.clock.ticks import Exact, positive
+from fedtempo.clock.ticks import Exact, exact, positive
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import Clock, WallClock, nanoseconds
 from fedtempo.flower.evaluation import EvaluateFn
 from fedtempo.flower.result import Result
-from fedtempo.flower.settings import MetricsFn, Settings
+from fedtempo.flower.settings import (
+    MetricsFn,
+    Settings,
+    by_identity,
+    clock_of,
+    count,
+    folder,
+    function,
+    key,
+    known,
+    share,
+)
 from fedtempo.flower.training import Training
 from fedtempo.schemes import Scheme, whole
 from fedtempo.weighting import WeightRule, weight_rule
 
 log = logging.getLogger("flwr")
+
+_Read = TypeVar("_Read")
 
 
 class Options(TypedDict, total=False):
@@ -80,52 +93,57 @@ class TimedStrategy(flower.FedAvg):
     """
 
     def __init__(self, scheme: Scheme, **options: Unpack[Options]) -> None:
+        known(options, Options.__annotations__, type(self).__name__)
+        if not isinstance(scheme, Scheme):
+            raise InputError(f"scheme: {scheme!r} is none; give a Scheme, as FedFix(30)")
         given = Options(**options)
         fraction = given.get("fraction_train", 1.0)
-        if fraction != 1.0:
+        if exact(fraction, "fraction_train") != 1:
             raise InputError(
                 f"fraction_train: {fraction} would leave clients out of a round, but here each client works at its own "
                 "pace and its update enters the round that it is ready for; leave it at 1, and use FedBuff(size=…) or "
                 "FedFix(wait=…) for rounds of fewer clients"
             )
+        for name in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
+            if given.get(name) is not None:
+                function(given[name], name)
         super().__init__(
-            min_train_nodes=given.get("min_train_nodes", 2),
-            min_evaluate_nodes=given.get("min_evaluate_nodes", 2),
-            min_available_nodes=given.get("min_available_nodes", 2),
-            weighted_by_key=given.get("weighted_by_key", "num-examples"),
-            arrayrecord_key=given.get("arrayrecord_key", "arrays"),
-            configrecord_key=given.get("configrecord_key", "config"),
+            min_train_nodes=count(given.get("min_train_nodes", 2), "min_train_nodes"),
+            min_evaluate_nodes=count(given.get("min_evaluate_nodes", 2), "min_evaluate_nodes"),
+            min_available_nodes=count(given.get("min_available_nodes", 2), "min_available_nodes"),
+            weighted_by_key=key(given.get("weighted_by_key", "num-examples"), "weighted_by_key"),
+            arrayrecord_key=key(given.get("arrayrecord_key", "arrays"), "arrayrecord_key"),
+            configrecord_key=key(given.get("configrecord_key", "config"), "configrecord_key"),
             train_metrics_aggr_fn=given.get("train_metrics_aggr_fn"),
             evaluate_metrics_aggr_fn=given.get("evaluate_metrics_aggr_fn"),
         )
-        self.fraction_evaluate = given.get("fraction_evaluate", 0.0)
-        if not 0.0 <= self.fraction_evaluate <= 1.0:
-            raise InputError(f"fraction_evaluate: {self.fraction_evaluate} is no fraction; give a number from 0 to 1")
+        self.fraction_evaluate = share(given.get("fraction_evaluate", 0.0), "fraction_evaluate")
         self.scheme = scheme
         self._options = given
         self._settings()
 
     def _settings(self) -> Settings:
         given = self._options
-        clip, limit = given.get("clip_norm"), given.get("norm_limit", 100.0)
-        folder = given.get("checkpoint")
+        weights, limit = given.get("weights", "time-based"), given.get("norm_limit", 100.0)
+        if not isinstance(weights, str | WeightRule):
+            raise InputError(f"weights: {weights!r} is no weight rule; give one, or its name")
         return Settings(
             scheme=self.scheme,
-            weights=weight_rule(given.get("weights", "time-based")),
+            weights=weight_rule(weights),
             server_lr=float(positive(given.get("server_lr", 1.0), "server_lr")),
-            importance=given.get("importance"),
-            times=given.get("times"),
-            identity_key=given.get("identity_key"),
-            work_key=given.get("work_key"),
-            clip_norm=None if clip is None else float(positive(clip, "clip_norm")),
-            norm_limit=None if limit is None else float(positive(limit, "norm_limit")),
+            importance=_maybe(by_identity, given.get("importance"), "importance"),
+            times=_maybe(by_identity, given.get("times"), "times"),
+            identity_key=_maybe(key, given.get("identity_key"), "identity_key"),
+            work_key=_maybe(key, given.get("work_key"), "work_key"),
+            clip_norm=_maybe(_real, given.get("clip_norm"), "clip_norm"),
+            norm_limit=_maybe(_real, limit, "norm_limit"),
             max_failures=whole(given.get("max_failures", 3), "max_failures"),
             retry_after=nanoseconds(given.get("retry_after", 60.0), "retry_after"),
-            checkpoint=None if folder is None else Path(folder),
+            checkpoint=_maybe(folder, given.get("checkpoint"), "checkpoint"),
             checkpoint_every=whole(given.get("checkpoint_every", 1), "checkpoint_every"),
             poll=nanoseconds(given.get("poll", 0.25), "poll"),
-            message=given.get("message", Message),
-            clock=given.get("clock") or WallClock(),
+            message=function(given.get("message", Message), "message"),
+            clock=clock_of(given.get("clock") or WallClock()),
             arrays_key=self.arrayrecord_key,
             config_key=self.configrecord_key,
             examples_key=self.weighted_by_key,
@@ -172,6 +190,9 @@ class TimedStrategy(flower.FedAvg):
         if resume and settings.checkpoint is None:
             raise InputError("resume: there is no folder to go on from; give the strategy checkpoint=")
         whole(num_rounds, "num_rounds")
+        if evaluate_fn is not None:
+            function(evaluate_fn, "evaluate_fn")
+        settings.check_times()
         for name in ("configure_train", "configure_evaluate", "aggregate_train", "aggregate_evaluate"):
             if getattr(type(self), name) is not getattr(flower.FedAvg, name):
                 log.warning("%s of %s is not called: rounds are made client by client", name, type(self).__name__)
@@ -184,8 +205,8 @@ class TimedStrategy(flower.FedAvg):
             num_rounds=num_rounds,
             timeout=nanoseconds(timeout, "timeout"),
             until=None if until is None else nanoseconds(until, "until"),
-            train_config=ConfigRecord() if train_config is None else train_config,
-            evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
+            train_config=_config(train_config, "train_config"),
+            evaluate_config=_config(evaluate_config, "evaluate_config"),
             evaluate_fn=evaluate_fn,
             resume=resume,
         )
@@ -193,3 +214,21 @@ class TimedStrategy(flower.FedAvg):
         for line in result.summary().splitlines():
             log.info("%s", line)
         return result
+
+
+def _maybe(read: Callable[[object, str], _Read], value: object, what: str) -> _Read | None:
+    """What was given, or None."""
+    return None if value is None else read(value, what)
+
+
+def _real(value: object, what: str) -> float:
+    return float(positive(value, what))
+
+
+def _config(given: object, what: str) -> ConfigRecord:
+    if given is None:
+        return ConfigRecord()
+    try:
+        return given if isinstance(given, ConfigRecord) else ConfigRecord(dict(cast(Any, given)))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what}: {given!r} is no ConfigRecord ({error}); give ConfigRecord({{…}})") from error

@@ -15,9 +15,9 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedtempo.clock.carrier import moment
-from fedtempo.clock.events import Event, Failed, Job, Round, Tick
-from fedtempo.flower.advice import Adviser, remarks
-from fedtempo.flower.arrays import Arrays, model_of
+from fedtempo.clock.events import Event, Failed, Job, Joined, Left, Round, Tick
+from fedtempo.flower.advice import Adviser, absences, remarks
+from fedtempo.flower.arrays import model_of
 from fedtempo.flower.client_evaluation import ClientEvaluation
 from fedtempo.flower.clock import NANOSECOND, TrainingClock, seconds
 from fedtempo.flower.costs import CarrierCosts
@@ -28,10 +28,10 @@ from fedtempo.flower.faults import Faults
 from fedtempo.flower.flower_carrier import FlowerCarrier
 from fedtempo.flower.journal import Journal
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
-from fedtempo.flower.saving import Saver
+from fedtempo.flower.saving import Saved, Saver
 from fedtempo.flower.settings import Settings
 from fedtempo.flower.told import RESTART, NotedServer, Told, restarted
-from fedtempo.flower.versions import Versions
+from fedtempo.flower.versions import Step, Versions
 from fedtempo.flower.weigher import Weigher
 
 log = logging.getLogger("flwr")
@@ -58,32 +58,38 @@ class Training:
         self._num_rounds, self._until, self._timeout = num_rounds, until, timeout
         model = model_of(initial_arrays)
         self._saver = Saver(settings, model, resume=resume)
-        found = self._saver.found
-        self._versions = Versions(model) if found is None else Versions(found.arrays, found.server["version"])
-        self._journal = Journal(scheme=settings.scheme.spec(), server_lr=settings.server_lr, on_disk=self._saver.active)
-        self._costs, self._estimates = CarrierCosts(), Estimates(settings.rule)
-        self._desk = ClientDesk(
-            settings,
-            self._versions,
-            self._estimates,
-            Faults(self._journal.fault),
-            self._costs,
-            train_config=train_config,
-            timeout=seconds(timeout),
-        )
-        if found is not None:
-            found.take_up(self._desk, self._estimates, self._journal)
-        self._weigher = Weigher(
-            settings.weights,
-            settings.rule,
-            self._estimates,
-            self._desk.roster.identity,
-            importance=settings.importance,
-            times=settings.times,
-        )
-        self._adviser = Adviser()
-        self._evaluator = None if evaluate_fn is None else Evaluator(evaluate_fn)
-        self._client_evaluation = ClientEvaluation(settings, self._desk, self._journal, evaluate_config)
+        try:
+            found = self._saver.found
+            self._versions = Versions(model) if found is None else Versions(found.arrays, found.server["version"])
+            self._journal = Journal(
+                scheme=settings.scheme.spec(), server_lr=settings.server_lr, on_disk=self._saver.active
+            )
+            self._costs, self._estimates = CarrierCosts(), Estimates(settings.rule)
+            self._desk = ClientDesk(
+                settings,
+                self._versions,
+                self._estimates,
+                Faults(self._journal.fault),
+                self._costs,
+                train_config=train_config,
+                timeout=seconds(timeout),
+            )
+            if found is not None:
+                found.take_up(self._desk, self._estimates, self._journal)
+            self._weigher = Weigher(
+                settings.weights,
+                settings.rule,
+                self._estimates,
+                self._desk.roster.identity,
+                importance=settings.importance,
+                times=settings.times,
+            )
+            self._adviser = Adviser()
+            self._evaluator = None if evaluate_fn is None else Evaluator(evaluate_fn)
+            self._client_evaluation = ClientEvaluation(settings, self._desk, self._journal, evaluate_config)
+        except BaseException:
+            self._saver.release()
+            raise
         self._unsaved = False
 
     # -- the run
@@ -91,18 +97,19 @@ class Training:
     def run(self) -> Result:
         """Train to the end."""
         try:
-            stopped = f"{self._num_rounds} rounds are done"
-            if not self._done:
+            if self._done and self._saver.found is not None:
+                self._evaluate_last(self._saver.found)
+            else:
                 self._begin()
                 for closed in self._rounds():
                     self._close(closed)
                     if self._done:
                         break
-                else:
-                    stopped = f"the time is over: {seconds(self._until or 0):g} s"
                 self._end()
-            return self._result(stopped)
+            done = f"{self._desk.server_round} rounds are done"
+            return self._result(done if self._done else f"the time is over: {seconds(self._until or 0):g} s")
         finally:
+            self._saver.release()
             if self._evaluator is not None:
                 self._evaluator.stop()
 
@@ -113,9 +120,10 @@ class Training:
     def _begin(self) -> None:
         """Wait for the nodes, and set the clock going."""
         clock, needed = self._settings.clock, self._settings.nodes_needed
-        while (connected := len(list(self._grid.get_nodes()))) < needed:
-            log.info("Waiting for nodes to connect: %d connected (minimum required: %d).", connected, needed)
+        while len(nodes := list(self._grid.get_nodes())) < needed:
+            log.info("Waiting for nodes to connect: %d connected (minimum required: %d).", len(nodes), needed)
             clock.sleep(clock.now() + 10**9)
+        self._nodes = nodes
         found = self._saver.found
         self._clock = TrainingClock(clock, 0 if found is None else found.server["now"])
         self._carrier = FlowerCarrier(
@@ -132,7 +140,7 @@ class Training:
     def _rounds(self) -> Iterator[Round]:
         """The rounds, as the rule ends them; each one's jobs are sent when the next is asked for."""
         if self._saver.found is None:
-            self._desk.roster.look(self._grid.get_nodes())
+            self._desk.roster.look(self._nodes)
             there = self._desk.roster.there
             log.info("%d clients: %s", len(there), ", ".join(self._desk.roster.names[:20]))
             self._server = NotedServer(self._settings.rule, there, unit=NANOSECOND)
@@ -147,7 +155,10 @@ class Training:
             pass
 
     def _restart(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot: whatever was out has failed, and is sent again when that is told."""
+        """Go on from a snapshot: whatever was out has failed, and is sent again when that is told.
+
+        The desk may have known of comings and goings that the server was not told before it was killed.
+        """
         now: Tick = snapshot["now"]
         self._server = NotedServer.restored(self._settings.rule, restarted(snapshot))
         self._server.note_told = self._journal.tell
@@ -155,6 +166,10 @@ class Training:
         reason = f"the server was started again after round {self._desk.server_round}; what was out is sent again"
         self._desk.note(now, -1, "restart", reason)
         self._carrier.hold(Failed(job, reason) for job in self._server.in_flight.values())
+        self._desk.listed(self._nodes, now)
+        ready = {client for client in self._desk.roster.there if not self._desk.patience.resting(client)}
+        self._carrier.hold(Left(client) for client in sorted(self._server.clients - ready))
+        self._carrier.hold(Joined(client) for client in sorted(ready - self._server.clients))
 
     # -- the carrier that the server sees
 
@@ -175,19 +190,26 @@ class Training:
         contents = []
         with self._costs.part("aggregation"):
             weights = self._weights(closed)
-            steps: list[tuple[float, Arrays]] = []
+            steps: list[Step] = []
             for job, weight in zip(closed.jobs, weights, strict=True):
                 found, arrived = self._desk.contributions.pop(job)
-                steps.append((self._settings.server_lr * weight * found.clipped, found.delta))
+                steps.append(Step(self._settings.server_lr * weight * found.clipped, found.delta, found.norm))
                 updates.append(UpdateRecord(job.client, job.number, job.base, job.sent, arrived, weight, found.clipped))
                 contents.append(found.content)
-            self._versions.advance(steps)
+            for place in self._versions.advance(steps):
+                lost, norm = updates.pop(place), steps[place].norm
+                del contents[place]
+                self._desk.admission.take_back(norm)
+                self._journal.tell(Told(closed.end, "refused", lost.client, lost.job))
+                reason = f"job {lost.job}: with it, of norm {norm:.3g}, the new model would not be finite"
+                self._desk.note(closed.end, lost.client, "refused", reason)
         for job in closed.jobs:
-            self._estimates.taken(job.client, closed.number - job.base)
+            self._estimates.taken(job, closed.number)
         self._desk.server_round += bool(updates)
         names = tuple(self._desk.roster.identity(update.client) for update in updates)
         record = RoundRecord(closed.number, self._desk.server_round, closed.end, tuple(updates), names)
         self._journal.round(record)
+        self._advise(record)
         if updates:
             self._report(record)
             self._measure(record, contents)
@@ -203,10 +225,14 @@ class Training:
     def _report(self, record: RoundRecord) -> None:
         if log.isEnabledFor(logging.INFO):
             log.info("[ROUND %d/%d] %s", record.server_round, self._num_rounds, record)
+
+    def _advise(self, record: RoundRecord) -> None:
         if self._settings.wait:
             estimates, wait = self._estimates, seconds(self._settings.wait)
             overhead, identity = self._costs.floor, self._desk.roster.identity
             self._adviser.say(remarks(wait, estimates.times(), estimates.intervals(), overhead, identity))
+            missed = {job.client: record.number - job.base for job in self._server.in_flight.values()}
+            self._adviser.say(absences(wait, missed, identity))
 
     def _measure(self, record: RoundRecord, contents: list[Any]) -> None:
         number = record.server_round
@@ -218,13 +244,13 @@ class Training:
             self._desk.note(record.end, -1, "metrics", f"those of round {number} cannot be aggregated: {error}")
         if self._evaluator is not None:
             self._evaluator.submit(number, self._versions.record(), must=last)
-            self._evaluated(self._evaluator.collect())
+            self._evaluated(self._evaluator.collect(), self._clock.now())
         self._client_evaluation.ask(number, self._versions.record, self._server.clients, must=last)
 
-    def _evaluated(self, done: list[Evaluated]) -> None:
+    def _evaluated(self, done: list[Evaluated], now: Tick) -> None:
         for number, metrics, error in done:
             if error is not None:
-                self._desk.note(self._clock.now(), -1, "evaluation", f"round {number}: {error}")
+                self._desk.note(now, -1, "evaluation", f"round {number}: {error}")
             elif metrics is not None:
                 log.info("evaluation of round %d: %s", number, metrics)
                 self._journal.measure("server", number, metrics)
@@ -236,13 +262,21 @@ class Training:
         number = self._desk.server_round
         if number and not self._client_evaluation.has(number):
             self._client_evaluation.ask(number, self._versions.record, self._server.clients, must=True)
-        self._client_evaluation.finish(self._carrier, self._clock.now())
+        self._client_evaluation.finish(self._carrier)
         if self._evaluator is not None:
-            self._evaluated(self._evaluator.finish())
+            self._evaluated(self._evaluator.finish(), self._clock.now())
         self._know()
         self._journal.tell_rest()
         if number and (self._unsaved or self._journal.has_lines):
-            self._write()
+            self._write(self._server.snapshot())
+
+    def _evaluate_last(self, found: Saved) -> None:
+        """All rounds are done, but the run may have been killed while its last model was evaluated."""
+        number = self._desk.server_round
+        if self._evaluator is not None and number not in self._journal.measured["server"]:
+            self._evaluator.submit(number, self._versions.record(), must=True)
+            self._evaluated(self._evaluator.finish(), found.server["now"])
+            self._write(found.server)
 
     def _result(self, stopped: str) -> Result:
         journal, roster = self._journal, self._desk.roster
@@ -269,10 +303,9 @@ class Training:
         self._unsaved = self._saver.active
         if self._saver.due(self._desk.server_round):
             self._know()
-            self._write()
+            self._write(self._server.snapshot())
 
-    def _write(self) -> None:
+    def _write(self, snapshot: dict[str, Any]) -> None:
         with self._costs.part("checkpoint"):
-            snapshot, arrays = self._server.snapshot(), self._versions.arrays
-            self._saver.write(snapshot, arrays, self._desk, self._estimates, self._journal)
+            self._saver.write(snapshot, self._versions.arrays, self._desk, self._estimates, self._journal)
         self._unsaved = False

@@ -1,11 +1,15 @@
 """ω_i(n), the weights that a round uses: the simulator's weight rules, told what the server knows of its clients.
 
-Importance p_i is normalised over the clients that are there. With given times the participation is the simulator's own
-closed form or limit cycle; else it is estimated.
+    p_i = v_i / Σ_j v_j        over the clients j that are there; v: what was given by identity, else examples
+
+With given times the participation is the simulator's own closed form or limit cycle; else it is estimated. Clients that
+are not among the given names count as the middle one of these; names that nobody has are said in the log, once, when
+every client that is there has answered, for a client may be named by its answers alone.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from fractions import Fraction
 from typing import Any
@@ -24,12 +28,17 @@ from fedtempo.importance import Importance
 from fedtempo.participation import LongRun, Participation
 from fedtempo.weighting import WeightRule
 
+log = logging.getLogger("flwr")
+
+_SHOWN = 10
+
 
 class _Shares(Importance):
     """p_i as floats; rationals only where they are asked for."""
 
     def __init__(self, values: Floats) -> None:
-        self.values = values / values.sum()
+        scaled = values / values.max()  # so that the sum of large ones is finite
+        self.values = scaled / scaled.sum()
 
     @property
     def exact(self) -> tuple[Fraction, ...]:
@@ -57,6 +66,9 @@ class Weigher:
         self._who: Clients = np.zeros(0, dtype=np.int64)
         self._given: Floats = np.zeros(0)
         self._known: Participation | None = None
+        self._numbers = 0
+        """How many clients have been seen."""
+        self._names_checked = False
 
     def forget(self) -> None:
         """Somebody's identity has changed: look everything up again."""
@@ -65,6 +77,7 @@ class Weigher:
     def _look_up(self, there: Set[int]) -> None:
         self._who = np.array(sorted(there), dtype=np.int64)
         names = [self._identity(int(client)) for client in self._who]
+        self._numbers = max(self._numbers, int(self._who[-1]) + 1)
         if self._importance is not None:
             self._given = np.array([float(p) for p in _named(self._importance, names)])
         if self._times is not None:
@@ -80,20 +93,44 @@ class Weigher:
         if (changes, gone) != self._there:
             self._there = changes, gone
             self._look_up({*clients, *gone})
+        if not self._names_checked and self._estimates.have_answered(self._who):
+            self._names_checked = True
+            self._check_names()
         shares = self._given if self._importance is not None else self._estimates.examples(self._who)
-        participation = self._known if self._known is not None else self._estimates.participation(self._who)
+        participation = self._known if self._known is not None else self._estimates.participation(self._who, closed)
         base, _ = self._rule.base(_Shares(shares), participation)
         own = base[np.searchsorted(self._who, contributors)]
         staleness: NDArray[Any] = np.array([closed.number - job.base for job in closed.jobs], dtype=np.int64)
         draws = np.array([job.draws for job in closed.jobs])
         return [float(weight) for weight in own * self._rule.discount(staleness) * draws]
 
+    def _check_names(self) -> None:
+        """Say which names nobody has."""
+        seen = {self._identity(client) for client in range(self._numbers)}
+        for what, given in (("importance", self._importance), ("times", self._times)):
+            if given is not None and (unknown := [name for name in given if name not in seen]):
+                log.warning(
+                    "%s: nobody is called %s; the clients are %s. Those that are not named count as the middle one of "
+                    "the given values. Give the names that the clients have",
+                    what,
+                    _listed(unknown),
+                    _listed([self._identity(int(client)) for client in self._who]),
+                )
+
     def importance(self, clients: int) -> Floats:
-        """p_i of clients 0 … `clients` − 1 as far as it is known, normalised."""
+        """p_i of clients 0 … `clients` − 1, normalised; 0 of those that have not contributed, once any has."""
+        who = np.arange(clients)
         if self._importance is None:
-            return _Shares(self._estimates.examples(np.arange(clients))).values
-        names = [self._identity(client) for client in range(clients)]
-        return _Shares(np.array([float(p) for p in _named(self._importance, names)])).values
+            shares = self._estimates.examples(who)
+        else:
+            names = [self._identity(client) for client in range(clients)]
+            shares = np.array([float(p) for p in _named(self._importance, names)])
+        contributed = self._estimates.contributed(who)
+        return _Shares(np.where(contributed, shares, 0.0) if contributed.any() else shares).values
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
 
 
 def _named(given: Mapping[str, Fraction], names: Sequence[str]) -> list[Fraction]:
