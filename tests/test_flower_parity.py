@@ -154,6 +154,19 @@ def test_tries_before_rests_count_too(scheme) -> None:
     assert found.sum() == pytest.approx(1, abs=0.02)
 
 
+def test_failures_before_a_client_left_do_not_count() -> None:
+    """It was not there, and then it is another process."""
+    grid = FakeGrid()
+    grid.connect(1, shifting(0, 6))
+    grid.connect(2, lambda message: [(5 * SECOND, failure(message))], b"key")
+    grid.at(8, lambda: grid.disconnect(2))
+    grid.at(100, lambda: grid.connect(3, shifting(0, 1), b"key"))
+    result = FedFix(10, **on(grid)).start(grid, record_of({"w": np.zeros(1)}), num_rounds=16)
+    weights = [update.weight for closed in result.rounds for update in closed.updates if update.client == 1]
+    assert len(weights) > 2
+    assert max(weights) <= 1, "half of two rounds at most"
+
+
 def test_rounds_that_the_server_skips_do_not_count() -> None:
     """A push of 25 s in a wait of 10 s: each round is three intervals long, and every client is in every round."""
     grid = FakeGrid()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,6 +58,11 @@ class Run:
         return self.status == "finished:completed"
 
 
+def _with_commands(environment: Mapping[str, str]) -> dict[str, str]:
+    """The path with the folder of this Python first: Flower's commands start each other by name."""
+    return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])}
+
+
 class LocalFederation:
     """A SuperLink and, as they are started, SuperNodes; a context manager that leaves no process behind.
 
@@ -81,7 +87,7 @@ class LocalFederation:
         self._home.mkdir(parents=True, exist_ok=True)
         if self.secure:
             self.certificates = make_certificates(self.folder / "keys")
-        self._processes = Processes({**os.environ, **self._env})
+        self._processes = Processes({**os.environ, **_with_commands(os.environ), **self._env})
         try:
             self._start_link()
         except BaseException:
