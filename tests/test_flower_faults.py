@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix
+from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded
 from flower_fake import SECOND, FakeGrid, answer, arrays_of, failure, make_message, on, record_of, shifting
 
 INITIAL = {"w": np.zeros(3), "n": np.zeros((), dtype=np.int64)}
@@ -163,6 +163,8 @@ def test_a_finite_update_that_would_make_the_model_infinite() -> None:
     assert [closed.contributors for closed in result.rounds] == [("node 100",), *[("node 100", "node 101")] * 2]
     assert result.arrays["w"].numpy() == pytest.approx(np.full(3, 4 * 0.5 + 2 * 4 * 1.5)), "the rest has entered"
     assert dict(result.train_metrics_clientapp[1]) == {"loss": 1.0}, "nor do its metrics count"
+    record = recorded(result)
+    assert record.retold().equals(record.timeline)
 
 
 def test_a_round_of_which_nothing_is_left_does_not_count() -> None:
@@ -173,6 +175,8 @@ def test_a_round_of_which_nothing_is_left_does_not_count() -> None:
     assert kinds(result) == ["refused"]
     assert [(closed.server_round, len(closed.updates)) for closed in result.rounds] == [(0, 0), (1, 1), (2, 1), (3, 1)]
     assert result.arrays["w"].numpy().tolist() == [12, 12, 12]
+    record = recorded(result)
+    assert record.retold().equals(record.timeline)
     assert "Rounds: 3 (and 1 without updates) in 4.0 s, 3 updates" in result.summary()
 
 

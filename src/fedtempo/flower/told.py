@@ -1,7 +1,8 @@
 """What the server's bookkeeping was told, so that it can be told again: the same rule gives the same rounds.
 
 A line is (time, kind, client, job number). After a restart of the server, what was out and what had arrived without
-being taken has failed: models of such updates are not kept.
+being taken has failed: models of such updates are not kept. An update that was refused when its round made the model
+is in no round.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fedtempo.clock.server import Server
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.flower.clock import NANOSECOND
 
-RESTART = "restart"
+RESTART, REFUSED = "restart", "refused"
 _KINDS: dict[type, str] = {
     Arrived: "arrived",
     Failed: "failed",
@@ -66,8 +67,12 @@ def retold(rule: WaitingRule, first: Iterable[int], told: Iterable[Told]) -> lis
     """The rounds that the rule makes of it, when these clients are there at the start."""
     server = Server(rule, first, unit=NANOSECOND)
     server.start(0)
-    rounds = []
+    rounds: list[Round] = []
     for time, kind, client, number in told:
+        if kind == REFUSED:
+            left = tuple(job for job in rounds[-1].jobs if (job.client, job.number) != (client, number))
+            rounds[-1] = rounds[-1]._replace(jobs=left)
+            continue
         if kind == RESTART:
             server = Server.restore(rule, restarted(server.snapshot()))
             continue

@@ -30,7 +30,7 @@ from fedtempo.flower.journal import Journal
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.saving import Saved, Saver
 from fedtempo.flower.settings import Settings
-from fedtempo.flower.told import RESTART, NotedServer, Told, restarted
+from fedtempo.flower.told import REFUSED, RESTART, NotedServer, Told, restarted
 from fedtempo.flower.versions import Step, Versions
 from fedtempo.flower.weigher import Weigher
 
@@ -200,7 +200,7 @@ class Training:
                 lost, norm = updates.pop(place), steps[place].norm
                 del contents[place]
                 self._desk.admission.take_back(norm)
-                self._journal.tell(Told(closed.end, "refused", lost.client, lost.job))
+                self._journal.tell(Told(closed.end, REFUSED, lost.client, lost.job))
                 reason = f"job {lost.job}: with it, of norm {norm:.3g}, the new model would not be finite"
                 self._desk.note(closed.end, lost.client, "refused", reason)
         for job in closed.jobs:
