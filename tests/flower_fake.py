@@ -20,8 +20,9 @@ from flwr.serverapp import Grid
 
 import fedtempo as ft
 from fedtempo.clock.carrier import Durations
-from fedtempo.engine.oracle import _Client
+from fedtempo.engine.oracle import Client
 from fedtempo.local.batches import init_key
+from fedtempo.local.rule import Sent
 
 SECOND = 10**9
 _NUMBERS = itertools.count(1)
@@ -233,7 +234,7 @@ class ProblemClients:
     ) -> None:
         hyper = {"local_lr": lr, "local_steps": steps, "batch_size": 4, "server_lr": 1.0}
         self.problem, self.times, self.seed = problem, times, seed
-        self.client = _Client(problem, local, hyper, seed, "float64")
+        self.client = Client(problem, local, hyper, seed, "float64")
         scale = times.unit * SECOND
         assert scale.denominator == 1, "durations must be whole nanoseconds"
         self.durations = Durations(times, scale=scale.numerator, seed=seed)
@@ -248,7 +249,7 @@ class ProblemClients:
             from fedtempo.engine.numerics import numerics
 
             with numerics("float64"):
-                theta = self.client.train(arrays_of(message)["theta"], client, job)[-1]
+                theta = self.client.train(Sent(arrays_of(message)["theta"]), client, job)[0][-1]
             metrics = {"num-examples": int(self.problem.sizes[client]), "loss": 0.5}
             return [(self.durations(client, job), answer(message, {"theta": np.asarray(theta)}, metrics))]
 

@@ -157,8 +157,9 @@ def test_a_unit_can_be_cut_after_every_stretch(kind, steps, short_stretches, mon
     )
     (tmp_path / "units").mkdir()
     folder = Folder(tmp_path)
-    made = kind(planned.problem, study.task_of(planned, planned.shapes[0]), planned.dtype)
-    for plan in study.plans_of(planned, {0: made}, 1)[:: 1 if kind is WaveMachine else 2]:
+    kinds = study.kinds_of(planned)
+    made = kind(planned.problem, study.task_of(planned, kinds[0]), planned.dtype)
+    for plan in study.plans_of(planned, kinds, [made], 1)[:: 1 if kind is WaveMachine else 2]:
         with numerics("float32"):
             first = Session(plan, made)
             cuts = 0

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import fedtempo as ft
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -49,7 +51,7 @@ def test_the_study_of_the_readme_runs(tmp_path: Path) -> None:
 
 
 def test_the_code_of_the_readme_runs_and_prints_what_it_says(tmp_path: Path) -> None:
-    code = blocks("python")[2]
+    code = blocks("python")[3]
     said = re.findall(r"^print\(.*\)\s+# ([\d/ ]+)$", code, re.MULTILINE)
     printed = output([sys.executable, "-c", code], tmp_path).splitlines()
     assert len(said) == 3
@@ -57,10 +59,39 @@ def test_the_code_of_the_readme_runs_and_prints_what_it_says(tmp_path: Path) -> 
 
 
 def test_the_theory_of_the_readme_says_what_is_printed(tmp_path: Path) -> None:
-    printed = output([sys.executable, "-c", blocks("python")[1]], tmp_path).splitlines()
+    printed = output([sys.executable, "-c", blocks("python")[2]], tmp_path).splitlines()
     assert printed[0] == "1"
     assert printed[1].startswith("1.56")
     assert "ε_F" in printed[2]
+
+
+def test_the_parts_in_the_readme_make_a_study() -> None:
+    given = {"ft": ft, "times": ft.FixedTimes.spread(clients=20, slowdown=80)}
+    exec(blocks("python")[1], given)
+    assert all(isinstance(scheme, ft.Scheme) for scheme in given["schemes"])
+    assert ft.timeline(given["fix"], given["unsteady"], until=3).num_rounds == 6
+
+
+PAGES = ("sampling", "corrections", "servers", "compensation", "solvers", "compression", "rivals", "availability")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_example_of_a_page_prints_what_it_shows(
+    page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its words; numbers may differ in a digit on another processor."""
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    found = re.search(r"^```python\n((?:(?!```)[^\n]*\n)+)```\n\n((?:    [^\n]*\n)+)", text, re.MULTILINE)
+    assert found is not None
+    code, shown = found.groups()
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    printed = capsys.readouterr().out.splitlines()
+    assert [_words(line) for line in printed] == [_words(line[4:]) for line in shown.splitlines()]
+
+
+def _words(line: str) -> str:
+    return re.sub(r"[-+]?\d+(\.\d+)?(e[-+]\d+)?", "#", line)
 
 
 def test_the_code_of_the_theory_runs(tmp_path: Path) -> None:

@@ -283,6 +283,6 @@ def test_public_names() -> None:
 
     assert package.__all__ == [
         "AsyncFedAvg", "CarrierCosts", "Clock", "Fault", "FedAvg", "FedBuff", "FedFix", "Record", "Result",
-        "RoundRecord", "TimedStrategy", "UpdateRecord", "WallClock", "recorded", "replay",
+        "RoundRecord", "TimedStrategy", "UpdateRecord", "WallClock", "compressing", "recorded", "replay",
     ]  # fmt: skip
     assert all(getattr(package, name).__doc__ for name in package.__all__)

@@ -35,8 +35,9 @@ def planned(monkeypatch, clients=40, dimension=4, rows=2, scheme=None, **changes
             **{"until": 20 * clients, "points": 5} | changes,
         )
     kind = WaveMachine if found.engine == "waves" else EventMachine
-    machines = {0: kind(found.problem, study.task_of(found, found.shapes[0]), found.dtype)}
-    return study.plans_of(found, machines, 1), machines
+    kinds = study.kinds_of(found)
+    machines = [kind(found.problem, study.task_of(found, kinds[0]), found.dtype)]
+    return study.plans_of(found, kinds, machines, 1), machines
 
 
 def needed(monkeypatch, threads=1, **changes) -> Memory:

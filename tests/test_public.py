@@ -12,12 +12,14 @@ import fedtempo as ft
 ROOT = Path(__file__).parents[1]
 
 NAMES = """
-AsyncFedAvg Centralized ClientTimes ClockOverflow ConstantDiscount Cycle DataMissing Dirichlet Discounted
-ExponentialTimes FastestSampling FedAvg FedBuff FedFix FedtempoError FixedTimes HingeDiscount History IID Identical
-ImportanceOnly InputError LabelShards LocalOptax LocalRule LocalSGD LogNormalTimes Model MultinomialSampling NaturalKey
-OneLabel Participation Plan PolynomialDiscount Problem Progress Recommendation ResultsConflict Scheme StagedFedFix
-TimeBased Timeline TraceTimes UniformSampling UniformTimes UnlawfulRule WaitingRule WeightRule Weights compare
-expected_weights limit_cycle participation_of recommend simulate timeline timeline_chunks weights
+AsyncFedAvg Centralized ClientTimes ClockOverflow Compression ConstantDiscount Correction CuredSampling CutOff Cycle
+DataMissing Dirichlet Discounted ExponentialTimes FastestSampling FedAdaGrad FedAdam FedAvg FedBuff FedDANE FedDyn
+FedFix FedProx FedYogi FedtempoError FixedTimes HighestLossSampling HingeDiscount History IID Identical ImportanceOnly
+InputError LabelShards LocalOptax LocalRule LocalSGD LogNormalTimes LowRank MixModels Model MultinomialSampling
+NaturalKey Normalised OneLabel Participation ParticipationHistory Plan PolynomialDiscount Problem Progress QSGD
+Recommendation ResultsConflict Scaffold Scheme ServerOptimizer SlowMo StagedFedFix TimeBased Timeline TopK TraceTimes
+UniformSampling UniformTimes UnlawfulRule WaitingRule WeightRule Weights compare expected_weights limit_cycle
+participation_of recommend simulate timeline timeline_chunks weights
 """
 
 THEORY = """
@@ -30,7 +32,7 @@ window_share
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(ft.__all__) == sorted(["__version__", "problems", "theory", *NAMES.split()])
+    assert sorted(ft.__all__) == sorted(["__version__", "problems", "rivals", "theory", *NAMES.split()])
     assert dir(ft) == sorted(ft.__all__)
 
 
@@ -44,7 +46,7 @@ def test_every_name_can_be_read_twice() -> None:
         "import importlib, fedtempo\n"
         "first = {n: getattr(fedtempo, n) for n in fedtempo.__all__}\n"
         "assert all(getattr(fedtempo, n) is first[n] for n in fedtempo.__all__)\n"
-        "assert [n for n, v in first.items() if inspect.ismodule(v)] == ['problems', 'theory']"
+        "assert [n for n, v in first.items() if inspect.ismodule(v)] == ['problems', 'rivals', 'theory']"
     )
     subprocess.run([sys.executable, "-c", "import inspect\n" + code], check=True)
 

@@ -137,7 +137,8 @@ def main() -> None:
     begin = time.monotonic()
     for ours in ("federation", "fedavg", "fedfix"):
         shutil.rmtree(options.out / ours, ignore_errors=True)
-    outcomes = train(plan(options.seconds), options.out, options.seconds)
+    out = options.out.resolve()  # the sites have folders of their own
+    outcomes = train(plan(options.seconds), out, options.seconds)
     show(outcomes, options.seconds)
     figure = options.out / "flower-demo.png"
     save_demo(outcomes, options.seconds, figure)

@@ -15,7 +15,7 @@ from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.local.rule import LocalRule
-from fedtempo.local.solvers import LocalSGD
+from fedtempo.local.solvers import LocalOptax, LocalSGD
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes import AsyncFedAvg, Scheme
 from fedtempo.weighting import WeightRule, weight_rule
@@ -55,6 +55,28 @@ def some_schemes(given: object, num_clients: int) -> tuple[Scheme, ...]:
     labels = [scheme.label for scheme in schemes]
     if len(set(labels)) < len(labels):
         raise InputError(f"schemes: {', '.join(labels)} names one twice; give each once, or labels that differ")
+    return schemes
+
+
+def fitting_parts(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: int) -> tuple[Scheme, ...]:
+    """Schemes whose parts fit the local work and the clients."""
+    from fedtempo.server_steps import server_rule
+
+    for scheme in schemes:
+        parts = scheme.parts
+        server_rule(parts)
+        if parts.correction is not None:
+            parts.correction.check(local)
+        for name in ("client_steps", "client_rates"):
+            if (given := getattr(parts, name)) is not None and len(given) != num_clients:
+                raise InputError(
+                    f"{scheme.label}: {name} has {len(given)} values for {num_clients} clients; give one each"
+                )
+        varied = parts.client_steps is not None or parts.compensate == "work"
+        if varied and not (isinstance(local, LocalOptax) and local.draw == "uniform"):
+            raise InputError(
+                f"{scheme.label}: clients that differ in their steps need LocalSGD or LocalOptax with draw='uniform'"
+            )
     return schemes
 
 

@@ -18,6 +18,7 @@ from fedtempo.engine.program import grid_times
 from fedtempo.engine.session import Plan, Snapshot, Unit
 from fedtempo.history import History
 from fedtempo.model import leaf_paths
+from fedtempo.traffic import Traffic
 
 if TYPE_CHECKING:
     from fedtempo.study import Study
@@ -33,6 +34,8 @@ _LONG_NAMES = {
     "test_loss": "test loss",
     "rounds": "server rounds done",
     "updates": "client updates done",
+    "bytes_up": "bytes that clients have sent",
+    "bytes_down": "bytes that clients have been sent for these updates",
     "diverged_at": "virtual time at which the run was seen to diverge",
 }
 
@@ -75,18 +78,22 @@ def collected(
     cube = _Cube(study)
     time = np.array([float(t) for t in grid_times(study.until, study.points, study.measure_from)])
     paths, structure = _leaves(study)
-    counted = {name: np.full((len(study.schemes), len(study.seeds), study.points), np.nan) for name in _COUNTS}
+    shape = (len(study.schemes), len(study.seeds), study.points)
+    counted = {name: _Mean(shape) for name in _COUNTS}
     finished = True
+    traffic = study.traffic
     for plan, outcome in zip(plans, outcomes, strict=True):
         if outcome is None:
             finished = False
             continue
         finished = finished and bool(outcome["finished"])
-        done = int(outcome["points_done"])
+        done, updates = int(outcome["points_done"]), outcome["table:updates"]
         for seed, run in np.ndindex(len(plan.unit.seeds), len(plan.unit.runs)):
             where = cube.place(plan.unit, seed, run)
             for name in _COUNTS:
-                counted[name][where[0], where[-1], :done] = outcome[f"table:{name}"][:done]
+                counted[name].add((where[0], where[-1]), outcome[f"table:{name}"][:done])
+            for name, each in zip(Traffic._fields, traffic[plan.unit.scheme, plan.unit.shape], strict=True):
+                cube.put(name, where, each * np.append(updates[:done], np.full(study.points - done, np.nan)), ("time",))
             for key, table in outcome.items():
                 if key.startswith("table:") and (name := key.removeprefix("table:")) not in _COUNTS:
                     trailing = ("time", "client") if name == "client_loss" else ("time",)
@@ -102,7 +109,23 @@ def collected(
     for name in _ALWAYS:
         if name not in cube.arrays:
             cube.put(name, (0,) * len(cube.shape), np.full(study.points, np.nan), ("time",))
-    return History(_dataset(study, cube, counted, time, finished, seconds), structure=structure)
+    counts = {name: mean.values for name, mean in counted.items()}
+    return History(_dataset(study, cube, counts, time, finished, seconds), structure=structure)
+
+
+class _Mean:
+    """What is the same in all runs of a scheme and seed, or its mean where clients are chosen by trained models."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._total, self._runs = np.zeros(shape), np.zeros(shape)
+
+    def add(self, where: tuple[int, int], values: NDArray[Any]) -> None:
+        self._total[where][: len(values)] += values
+        self._runs[where][: len(values)] += 1
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        return np.where(self._runs > 0, self._total / np.maximum(self._runs, 1), np.nan)
 
 
 _COUNTS = ("rounds", "updates")
@@ -143,6 +166,7 @@ def _dataset(
 
 def _attributes(study: Study, finished: bool, seconds: Mapping[str, float]) -> dict[str, Any]:
     device = jax.devices()[0]
+    own = {scheme.label: rule.label for scheme in study.schemes if (rule := scheme.parts.own_weights) is not None}
     return {
         "format": FORMAT,
         "kind": "fedtempo history",
@@ -154,6 +178,7 @@ def _attributes(study: Study, finished: bool, seconds: Mapping[str, float]) -> d
         "engine": study.engine,
         "dtype": study.dtype,
         "surrogate": study.surrogate.label,
+        **({"own_weights": json.dumps(own)} if own else {}),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "finished": int(finished),
         **{name: float(value) for name, value in seconds.items()},

@@ -1,9 +1,9 @@
 """s(n − ρ_i(n)), what a stale update is worth in other systems: baselines, since they bias training.
 
-    polynomial (1 + x)^−a;    hinge 1 up to b, then 1/(a(x − b) + 1);    constant c
+    polynomial (1 + x)^−a;    hinge 1 up to b, then 1/(a(x − b) + 1);    constant c;    cut-off 1 up to b, then 0
 
-They are those of FedAsync (Xie, Koyejo, Gupta, "Asynchronous Federated Optimization", 2019); FedBuff uses the first,
-with a = 1/2.
+The first three are those of FedAsync (Xie, Koyejo, Gupta, "Asynchronous Federated Optimization", 2019); FedBuff uses
+the first, with a = 1/2. The last drops updates that are too stale, as many servers do.
 """
 
 from __future__ import annotations
@@ -66,19 +66,33 @@ class ConstantDiscount:
         return np.full(np.shape(staleness), float(self.factor))
 
 
+@dataclass(frozen=True)
+class CutOff:
+    """s(x) = 1 up to x = b, then 0: what is staler is dropped."""
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        _require(self.limit >= 0, "cut-off", self.limit, "the largest delay that counts must be at least 0")
+
+    def __call__(self, staleness: I64) -> Floats:
+        return np.asarray(staleness <= self.limit, dtype=np.float64)
+
+
 def _require(good: bool, what: str, given: object, rule: str) -> None:
     if not good:
         raise InputError(f"{what}: {given} does not do; {rule}")
 
 
 def parse_discount(given: str) -> Discount:
-    """``polynomial[:a]``, ``hinge[:a:b]`` or ``constant[:c]``."""
-    kinds: dict[str, type[PolynomialDiscount] | type[HingeDiscount] | type[ConstantDiscount]] = {
+    """``polynomial[:a]``, ``hinge[:a:b]``, ``constant[:c]`` or ``cutoff:b``."""
+    kinds: dict[str, type[PolynomialDiscount] | type[HingeDiscount] | type[ConstantDiscount] | type[CutOff]] = {
         "polynomial": PolynomialDiscount,
         "hinge": HingeDiscount,
         "constant": ConstantDiscount,
+        "cutoff": CutOff,
     }
     name, *numbers = given.split(":")
-    if name not in kinds or len(numbers) > (2 if name == "hinge" else 1):
-        raise InputError(f"discount: {given!r} is not known; use polynomial:0.5, hinge:10:4 or constant:0.5")
+    if name not in kinds or len(numbers) > (2 if name == "hinge" else 1) or (name == "cutoff" and not numbers):
+        raise InputError(f"discount: {given!r} is not known; use polynomial:0.5, hinge:10:4, constant:0.5 or cutoff:5")
     return kinds[name](*(float(exact(number, "discount")) for number in numbers))

@@ -221,14 +221,17 @@ class History:
 
     # -- pictures
 
-    def plot(self, measure: str = "loss", *, ax: Axes | None = None, path: str | Path | None = None) -> Figure:
+    def plot(
+        self, measure: str = "loss", *, over: str = "time", ax: Axes | None = None, path: str | Path | None = None
+    ) -> Figure:
         """A measure over virtual time: the mean over seeds, and a band of one deviation; with `path` also a file.
 
+        `over` is time, rounds, updates, bytes_up or bytes_down.
         Where several hyper-parameters are left, those of `best("loss")` are drawn.
         """
         from fedtempo.report.history_figure import measure_figure
 
-        return measure_figure(self, measure, axes=ax, path=None if path is None else Path(path))
+        return measure_figure(self, measure, over=over, axes=ax, path=None if path is None else Path(path))
 
     def __repr__(self) -> str:
         from fedtempo.report.history_headline import described

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -40,15 +40,15 @@ class Memory:
         )
 
 
-def estimate(plans: Sequence[Plan], machines: Mapping[int, Machine], threads: int) -> Memory:
+def estimate(plans: Sequence[Plan], machines: Sequence[Machine], threads: int) -> Memory:
     """What `threads` units at a time will take, beside the data and the results."""
     problem = machines[0].problem
     data = sum(np.asarray(x).nbytes for x in jax.tree.leaves((problem.rows, problem.test)))
     versions, batches, results = [], [], 0
     for plan in plans:
-        machine, unit = machines[plan.unit.shape], plan.unit
+        machine, unit = machines[plan.unit.machine], plan.unit
         runs = len(unit.seeds) * len(unit.runs)
-        versions.append((plan.num_slots + 6) * machine.model_bytes * runs)
+        versions.append((plan.num_slots * machine.version_bytes + machine.kept_bytes) * runs)
         job = machine.task.job
         rows = job.steps * (job.batch_size or 0)
         width = sum(int(np.prod(x.shape[1:])) * x.itemsize for x in jax.tree.leaves(problem.rows))

@@ -3,7 +3,9 @@
     FedAvg 1;   asynchronous (1/τ_i)/Σ_j(1/τ_j);   FedFix 1/E⌈T_i/Δt⌉;   FedBuff from its limit cycle, or from the race
     of exponential clients;   uniform sampling m/M;   multinomial m·p_i, draws counted
 
-Closed form where there is one, else the exact limit cycle, else a long run with its standard error.
+Closed form where there is one, else the exact limit cycle, else a long run with its standard error. Of clients that
+come, go and fail: participation_available.py. Where they come or go for good, what lasts: the last stretch in which the
+same clients are there; of those that are not, nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from fedtempo.clock.cycle import Observation, observe
 from fedtempo.clock.generate import Recording
 from fedtempo.clock.random_times import RandomTimes
 from fedtempo.clock.rules import (
+    CuredSample,
     FastestClients,
     FixedInterval,
     IntervalStages,
@@ -34,8 +37,12 @@ from fedtempo.clock.rules import (
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
 from fedtempo.clock.waiting import WaitingRule
+from fedtempo.cured_rounds import cured_pace, cured_participation
 from fedtempo.importance import Importance
+from fedtempo.participation_available import pace_of, share_of, slower, taking_part
+from fedtempo.participation_estimate import estimated_pace, estimated_share
 from fedtempo.races import MAX_CLIENTS, expected_maximum, exponential_race
+from fedtempo.stretches import during, participation_of_all
 
 log = logging.getLogger(__name__)
 
@@ -74,14 +81,26 @@ class LongRun:
         self.record = Recording(Setting.of(rule, times, importance.values, seed))
 
     @cached_property
+    def lasting(self) -> LongRun:
+        """Itself; where clients come or go for good, the long run of those who stay, numbered anew."""
+        availability = self.times.availability
+        if availability is None or not availability.changes:
+            return self
+        return during(self, len(availability.stretches) - 1)
+
+    @cached_property
     def observation(self) -> Observation:
         """A run of up to a million rounds: to the end of its limit cycle, where one is found."""
+        if self.lasting is not self:
+            return self.lasting.observation
         log.info("running the clock of %r to find its limit cycle, or to estimate", self.rule)
         return observe(self.record)
 
     @cached_property
     def participation(self) -> Participation:
         """Share of rounds of each client."""
+        if self.lasting is not self:
+            return participation_of_all(self, self.lasting.participation)
         closed = _closed_form(self.rule, self.times, self.importance)
         if closed is not None:
             return closed
@@ -89,7 +108,7 @@ class LongRun:
         if cycle is not None:
             exact = cycle.participation if len(cycle.counts) <= EXACT_CLIENTS else None
             return Participation(cycle.counts / cycle.length, exact, "cycle")
-        return _estimate(self.observation)
+        return _estimate(self.observation, several=self.rule.counts_draws)
 
     @property
     def rounds_per_time(self) -> float:
@@ -103,20 +122,25 @@ class LongRun:
 
     @cached_property
     def _pace(self) -> tuple[float, Source]:
+        if self.lasting is not self:
+            return self.lasting._pace
         known = _rounds_per_time(self.rule, self.times, self.importance)
         if known is not None:
             return float(known), "closed form"
         seen = self.observation
         if seen.cycle is not None:
             return float(seen.cycle.rounds_per_time), "cycle"
-        return float(seen.batch_rounds.sum() / seen.batch_ticks.sum()) / float(seen.unit), "estimate"
+        return estimated_pace(seen) / float(seen.unit), "estimate"
 
     @cached_property
     def mean_delay(self) -> float:
         """Mean of n − ρ_i(n) over updates: M / (updates a round) − 1 where contributors get the new model at once."""
         if self.rule.barrier:
             return 0.0
-        if isinstance(self.rule, (WaitForNext, WaitForSome, FixedInterval)):
+        if self.lasting is not self:
+            return self.lasting.mean_delay
+        always = self.times.availability is None  # who fails or joins starts from a version in between
+        if always and isinstance(self.rule, (WaitForNext, WaitForSome, FixedInterval)):
             return max(0.0, self.times.num_clients / self.participation.updates_per_round - 1.0)
         seen = self.observation
         return seen.mean_delay if seen.cycle is None else float(seen.cycle.mean_delay)
@@ -135,6 +159,8 @@ def _plainly(rule: WaitingRule, num_clients: int) -> WaitingRule:
 
 
 def _closed_form(rule: WaitingRule, times: ClientTimes, importance: Importance) -> Participation | None:
+    if times.availability is not None:
+        return _available_form(rule, times, importance)
     clients = times.num_clients
     exactly = clients <= EXACT_CLIENTS
     match rule:
@@ -154,6 +180,9 @@ def _closed_form(rule: WaitingRule, times: ClientTimes, importance: Importance) 
             return Participation(1.0 / times.expected_rounds(wait), exact, "closed form")
         case WaitForSome(size=size) if _races(times):
             return Participation(exponential_race(times.mean_time, size)[0], None, "closed form")
+        case CuredSample(criterion=criterion) if not criterion.asks_for:
+            inner = _closed_form(criterion, times, importance)
+            return None if inner is None else cured_participation(rule, inner)
         case UniformSample(size=size):
             exact = (Fraction(size, clients),) * clients if exactly else None
             return Participation(np.full(clients, size / clients), exact, "closed form")
@@ -168,6 +197,19 @@ def _closed_form(rule: WaitingRule, times: ClientTimes, importance: Importance) 
     return None
 
 
+def _available_form(rule: WaitingRule, times: ClientTimes, importance: Importance) -> Participation | None:
+    plain = slower(times)
+    if plain is not None and isinstance(rule, (FixedInterval, WaitForSome)):
+        return _closed_form(rule, plain, importance)
+    found = share_of(rule, times, importance)
+    if found is None:
+        return None
+    share, exact = found
+    if times.num_clients > EXACT_CLIENTS:
+        exact = None
+    return Participation(share, exact, "closed form", taking_part=taking_part(rule, times, importance))
+
+
 def fine_ticks(times: ClientTimes) -> bool:
     """Whether drawn times are practically continuous on their tick."""
     return float(times.unit) * 10**5 <= float(times.mean_time.min())
@@ -179,9 +221,17 @@ def _races(times: ClientTimes) -> bool:
 
 
 def _rounds_per_time(rule: WaitingRule, times: ClientTimes, importance: Importance) -> Fraction | float | None:
+    if times.availability is not None:
+        plain = slower(times)
+        if plain is not None and isinstance(rule, (WaitForAll, WaitForSome)):
+            return _rounds_per_time(rule, plain, importance)
+        return pace_of(rule, times, importance, lambda: _rounds_per_time(rule, times.always, importance))
     clients = times.num_clients
     fixed = times if isinstance(times, FixedTimes) else None
     match rule:
+        case CuredSample(criterion=criterion) if not criterion.asks_for:
+            paces = [_rounds_per_time(part, times, importance) for part in (criterion, WaitForAll())]
+            return None if None in paces else cured_pace(rule, *(float(pace) for pace in paces if pace is not None))
         case FixedInterval(wait=wait):
             return 1 / wait
         case WaitForNext():
@@ -208,12 +258,7 @@ def _rounds_per_time(rule: WaitingRule, times: ClientTimes, importance: Importan
     return None
 
 
-def _estimate(seen: Observation) -> Participation:
-    """Means over the run without its first tenth, with the standard error over its parts (batch means)."""
-    keep = np.cumsum(seen.batch_rounds) > seen.rounds / 10
-    rounds, counts = seen.batch_rounds[keep], seen.batch_counts[keep]
-    share = counts.sum(axis=0) / rounds.sum()
-    if len(rounds) < 2:
-        return Participation(share, None, "estimate")
-    spread = (rounds[:, None] * (counts / rounds[:, None] - share) ** 2).sum(axis=0) / rounds.sum()
-    return Participation(share, None, "estimate", np.sqrt(spread / (len(rounds) - 1)))
+def _estimate(seen: Observation, *, several: bool = False) -> Participation:
+    """From a long run; `several`: clients may be drawn more than once a round."""
+    share, error = estimated_share(seen)
+    return Participation(share, None, "estimate", error, estimated_share(seen, draws=False)[0] if several else None)

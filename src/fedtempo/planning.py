@@ -5,7 +5,8 @@ For each scheme its pace, staleness, windows and weights, and what identical wei
     bias = max_i |q̃_i/p_i − 1|,    χ² = Σ (p_i − q̃_i)²/q̃_i (Theorem 3),    q̃_i the participation share
     idle = 1 − mean_i τ_i × contributions_i per time,    mean delay = M / (updates a round) − 1
 
-The last holds whatever the times: between two contributions of a client lie exactly (delay + 1) rounds.
+The last holds whatever the times: between two contributions of a client lie exactly (delay + 1) rounds. Of clients that
+come and go, idle and delay are measured along a run of the clock, and beside them are those of clients always there.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtempo.availability_costs import Costs, costs_of, idle_share
 from fedtempo.clock.rules import FixedInterval, WaitForNext
 from fedtempo.clock.ticks import Exact, text
 from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
@@ -48,6 +50,8 @@ class SchemePlan:
     max_delay_exact: bool
     max_delay_bound: int | None
     remarks: tuple[str, ...]
+    costs: Costs | None = None
+    """What it costs that clients come, go and fail; None if they are always there."""
 
     @property
     def rounds_per_time(self) -> float:
@@ -61,11 +65,8 @@ class SchemePlan:
 
     @property
     def idle_share(self) -> float:
-        """Share of the clients' time in which they have nothing to do."""
-        part = self.run.participation
-        taking = part.share if part.taking_part is None else part.taking_part
-        busy = float((self.run.times.clock_mean_time * taking).mean()) * self.run.rounds_per_time
-        return max(0.0, 1.0 - busy)
+        """Share of the time that the clients are there in which they have nothing to do."""
+        return self.costs.work.idle if self.costs is not None else idle_share(self.run)
 
     @property
     def mean_delay(self) -> float:
@@ -74,14 +75,14 @@ class SchemePlan:
 
     @property
     def identical_share(self) -> Floats:
-        """q̃_i under identical weights."""
-        share = self.run.participation.share
+        """q̃_i under identical weights; where clients come or go for good, of those who stay."""
+        share = self.run.lasting.participation.share
         return np.asarray(share / share.sum())
 
     @property
     def identical_bias(self) -> float:
         """Max |q̃_i/p_i − 1| under identical weights."""
-        return float(np.abs(self.identical_share / self.run.importance.values - 1.0).max())
+        return float(np.abs(self.identical_share / self.run.lasting.importance.values - 1.0).max())
 
     @property
     def identical_chi2(self) -> float | None:
@@ -89,7 +90,7 @@ class SchemePlan:
         share = self.identical_share
         if float(share.min()) <= 0:
             return None
-        return float(((self.run.importance.values - share) ** 2 / share).sum())
+        return float(((self.run.lasting.importance.values - share) ** 2 / share).sum())
 
     @property
     def server_step_per_time(self) -> float | None:
@@ -137,10 +138,19 @@ class SchemePlan:
         }
         if self.weights is not None and self.weights.num_stages > 1:
             document["stages"] = [
-                {"first_round": first, "weights": row.tolist()}
-                for first, row in zip(self.weights.first_rounds, self.weights.values, strict=True)
+                {**begin, "weights": row.tolist()}
+                for begin, row in zip(_begins(self.weights), self.weights.values, strict=True)
             ]
+        if self.costs is not None:
+            document["availability"] = self.costs.to_dict()
         return document
+
+
+def _begins(weights: Weights) -> list[dict[str, Any]]:
+    """When each set of weights begins to hold: with a round, or at a time."""
+    if weights.first_times is not None:
+        return [{"first_time": text(begin)} for begin in weights.first_times]
+    return [{"first_round": first} for first in weights.first_rounds]
 
 
 @dataclass(frozen=True)
@@ -158,8 +168,9 @@ class Plan:
         return {
             "format": FORMAT,
             "clients": self.times.num_clients,
-            "law": self.times.law,
+            "law": self.times.always.law,
             "times": self.times.describe(),
+            **({} if self.times.availability is None else {"availability": self.times.availability.to_dict()}),
             "names": None if self.times.names is None else list(self.times.names),
             "importance": self.importance.values.tolist(),
             "weight_rule": self.weight_rule.label,
@@ -199,6 +210,7 @@ def sensible_sizes(times: ClientTimes) -> list[int]:
 
 def sensible_waits(times: ClientTimes) -> list[Fraction]:
     """The fastest client's time, half and three quarters of the slowest's; to two digits where times are random."""
+    times = times.always
     if isinstance(times, FixedTimes):
         fastest, slowest = int(times.ticks.min()) * times.unit, int(times.ticks.max()) * times.unit
     else:
@@ -232,16 +244,22 @@ def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: Weig
         remarks=(),
     )
     plan = replace(plan, remarks=(*remarks, *remarks_on(plan)))
+    plan = replace(plan, costs=costs_of(run))
     run.record.forget()
     return plan
 
 
 def _max_delay(run: LongRun) -> tuple[int, bool, int | None]:
     """The largest delay that is known, whether it is the largest there is, and a bound on that."""
+    run = run.lasting
     rule, times = run.rule, run.times
     if rule.barrier:
         return 0, True, 0
     bound = None
+    if times.availability is not None:  # a job may begin inside a round, when one fails or a client joins
+        if isinstance(rule, FixedInterval) and (longest := times.longest()) is not None:
+            bound = int(-(-max(longest) // rule.wait))
+        return run.observation.max_delay, run.observation.max_delay == bound, bound
     if isinstance(rule, FixedInterval):
         if isinstance(times, FixedTimes):
             bound = int(times.rounds_needed(rule.wait).max()) - 1

@@ -3,11 +3,14 @@
     E[max_i T_i] = ∫ (1 − Π_i P(T_i ≤ t)) dt
     exponential race for m places:  P(i among the first m) = ∫ f_i(t) P(fewer than m others done by t) dt
 
+    jobs that fail with probability f_i until one succeeds:  P(done by t) = Π_i (1 − f_i^⌊t/τ_i⌋)
+
 Exponential times forget, so that every round of FedBuff is a fresh race between all clients.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -19,6 +22,7 @@ MAX_CLIENTS = 500
 """Up to how many clients the integrals are worked out."""
 
 _PANEL, _ORDER = 0.35, 10  # width of a panel in log time, nodes in it
+_NEGLIGIBLE, _MAX_JOBS = 1e-17, 5_000_000
 
 
 def expected_maximum(times: ClientTimes) -> float | None:
@@ -32,6 +36,31 @@ def expected_maximum(times: ClientTimes) -> float | None:
 
     nodes, weights = _grid(unfinished, times.mean_time, times.kinks())
     return float(nodes[0] + sum(w * unfinished(t) for t, w in zip(nodes[1:].tolist(), weights[1:], strict=True)))
+
+
+def expected_last_success(time: Floats, failure: Floats) -> float | None:
+    """E[max_i G_i τ_i] for fixed times, G_i jobs until one succeeds; None if too many jobs would have to be looked at.
+
+    Each finished job raises P(done by t) by a factor; what lies beyond 1e-17 is left out.
+    """
+    small = math.log(_NEGLIGIBLE / len(time))
+    with np.errstate(divide="ignore"):
+        jobs = np.maximum(1, np.ceil(small / np.log(failure))).astype(np.int64)
+    if int(jobs.sum()) > _MAX_JOBS:
+        return None
+    client = np.repeat(np.arange(len(time)), jobs)
+    number = np.arange(len(client)) - np.repeat(np.cumsum(jobs) - jobs, jobs) + 1
+    step = np.log1p(-(failure[client] ** number))
+    again = number > 1
+    step[again] -= np.log1p(-(failure[client] ** (number - 1))[again])
+    moment = number * time[client]
+    order = np.argsort(moment, kind="stable")
+    moment, step = moment[order], np.cumsum(step[order])
+    begun = float(time.max())  # before that somebody has not finished even one job
+    later = moment > begun
+    edges = np.concatenate([[begun], moment[later]])
+    unfinished = -np.expm1(step[np.searchsorted(moment, edges, side="right") - 1])
+    return begun + float((np.diff(edges) * unfinished[:-1]).sum())
 
 
 def exponential_race(mean_time: Floats, places: int) -> tuple[Floats, float]:

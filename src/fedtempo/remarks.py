@@ -12,15 +12,16 @@ from fedtempo.clock.ticks import text
 from fedtempo.clock.times import FixedTimes
 
 if TYPE_CHECKING:
+    from fedtempo.participation import LongRun
     from fedtempo.planning import SchemePlan
 
 
 def remarks_on(plan: SchemePlan) -> list[str]:
     """What deserves a word."""
-    run, clients = plan.run, plan.run.times.num_clients
+    run, clients = plan.run.lasting, plan.run.times.num_clients
     waiting = plan.scheme.waiting
     part = run.participation
-    out = []
+    out = _stretches(plan.run)
     if isinstance(waiting, WaitForSome) and waiting.size == clients:
         out.append("the buffer holds every client: the same rounds as FedAvg")
     elif isinstance(waiting, WaitForSome) and waiting.size == 1:
@@ -50,6 +51,19 @@ def remarks_on(plan: SchemePlan) -> list[str]:
             f"the exact window is out of reach; {plan.practical_window} rounds give each client its share to 1 %"
         )
     return out
+
+
+def _stretches(run: LongRun) -> list[str]:
+    """Of clients that come or go for good."""
+    availability = run.times.availability
+    if availability is None or not availability.changes:
+        return []
+    stretches = availability.stretches
+    begin, clients = stretches[-1]
+    return [
+        f"clients join or leave for good {len(stretches) - 1} times; the numbers are those from {text(begin)} on, when "
+        f"{len(clients)} of {run.times.num_clients} are there, and weights change with each stretch"
+    ]
 
 
 def _interval_remarks(wait: Fraction, times: FixedTimes) -> list[str]:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -64,7 +64,7 @@ class Runner:
     def __init__(
         self,
         plans: list[Plan],
-        machines: Mapping[int, Machine],
+        machines: Sequence[Machine],
         dtype: Precision,
         folder: Folder | None,
         *,
@@ -151,7 +151,7 @@ class Runner:
         saved = self._folder.read_unit(plan.unit.number) if self._folder is not None else None
         runs = len(plan.unit.seeds) * len(plan.unit.runs)
         with numerics(self._dtype):
-            session = Session(plan, self._machines[plan.unit.shape], saved)
+            session = Session(plan, self._machines[plan.unit.machine], saved)
             last_saved = time.monotonic()
             for events in session.run():
                 count.updates += events * runs

@@ -61,6 +61,9 @@ def timeline_chunks(
 def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROUNDS) -> Cycle | None:
     """The rounds that repeat for ever, exactly; None if there are none within `max_rounds`, or times are random.
 
+    None also of clients that come and go, even if they do so by the clock.
+
     A rule of one's own that keeps a state has a cycle only if its `phase` says what of the state matters.
     """
-    return observe(Recording(_setting(scheme, times, None, 0)), max_rounds=max_rounds).cycle
+    setting = _setting(scheme, times, None, 0)
+    return None if setting.availability is not None else observe(Recording(setting), max_rounds=max_rounds).cycle

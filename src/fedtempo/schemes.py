@@ -6,14 +6,20 @@ FedAvg, AsyncFedAvg, FedFix(Δt), FedBuff(m), client sampling, centralized learn
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import fields, replace
 from fractions import Fraction
 from numbers import Integral
+from typing import TYPE_CHECKING, Any, Self
 
 from fedtempo.clock.rules import (
+    CuredSample,
     FastestClients,
     FixedInterval,
+    HighestLoss,
     IntervalStages,
     MultinomialSample,
+    SampledClients,
     UniformSample,
     WaitForAll,
     WaitForNext,
@@ -23,25 +29,53 @@ from fedtempo.clock.ticks import Exact, positive, text
 from fedtempo.clock.times import ClientTimes, FixedTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
+from fedtempo.parts import Parts
+from fedtempo.weighting_cure import WindowCure
+
+if TYPE_CHECKING:
+    from fedtempo.weighting import WeightRule
 
 
 class Scheme:
     """A waiting rule under a name. A rule of one's own: ``Scheme(MyRule(), name="mine")``."""
 
+    own_weights: WeightRule | None = None
+    """What takes the place of time-based weights, where those of a client follow from its choice of clients."""
+
     def __init__(self, waiting: WaitingRule, *, name: str, label: str | None = None) -> None:
         self.waiting = waiting
         self.name = name
         self.label = label if label is not None else name
+        self.parts = Parts()
+
+    def using(self, *, label: str | None = None, **parts: Any) -> Self:
+        """The same scheme with other parts (parts.py): correction, server, compression, weights, compensate and more.
+
+        ``ft.FedFix("1/2").using(correction=ft.FedProx(0.1))``; what it had stays unless it is named.
+        """
+        known = [field.name for field in fields(Parts)]
+        for name in parts:
+            if name not in known:
+                raise InputError(f"using: there is no part {name!r}; the parts are {', '.join(known)}")
+        made = copy(self)
+        made.parts = replace(self.parts, **parts)
+        plain = self.label.split(" + ")[0]
+        made.label = label if label is not None else " + ".join([plain, *made.parts.words])
+        return made
 
     def spec(self) -> dict[str, object]:
         """The scheme as a JSON object."""
-        return {"name": self.name}
+        return {"name": self.name, **self.parts.spec()}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Scheme) and (self.name, self.waiting) == (other.name, other.waiting)
+        return isinstance(other, Scheme) and (self.name, self.waiting, self.parts) == (
+            other.name,
+            other.waiting,
+            other.parts,
+        )
 
     def __hash__(self) -> int:
-        return hash((self.name, self.waiting))
+        return hash((self.name, self.waiting, self.parts))
 
     def __str__(self) -> str:
         return self.label
@@ -72,7 +106,7 @@ class FedFix(Scheme):
         super().__init__(FixedInterval(self.wait), name="fedfix", label=f"FedFix({text(self.wait)})")
 
     def spec(self) -> dict[str, object]:
-        return {"name": self.name, "wait": text(self.wait)}
+        return {**super().spec(), "wait": text(self.wait)}
 
 
 class _Sized(Scheme):
@@ -83,7 +117,7 @@ class _Sized(Scheme):
         super().__init__(waiting(self.size), name=name, label=f"{type(self).__name__}({size})")
 
     def spec(self) -> dict[str, object]:
-        return {"name": self.name, "size": self.size}
+        return {**super().spec(), "size": self.size}
 
 
 class FedBuff(_Sized):
@@ -112,6 +146,47 @@ class FastestSampling(_Sized):
 
     def __init__(self, size: int) -> None:
         super().__init__(FastestClients, size, name="fastest", what="sample")
+
+
+class HighestLossSampling(Scheme):
+    """FedAvg with the `size` clients of highest last known loss among `candidates` drawn by importance: biased.
+
+    It is Power-of-Choice (Cho, Wang, Joshi, 2020); candidates None: all clients. Its rounds follow from training.
+    """
+
+    def __init__(self, size: int, *, candidates: int | None = None) -> None:
+        self.size = whole(size, "sample")
+        self.candidates = None if candidates is None else whole(candidates, "candidates")
+        among = "" if candidates is None else f", candidates={candidates}"
+        super().__init__(
+            HighestLoss(self.size, self.candidates), name="highest-loss", label=f"HighestLossSampling({size}{among})"
+        )
+
+    def spec(self) -> dict[str, object]:
+        return {**super().spec(), "size": self.size, "candidates": self.candidates}
+
+
+class CuredSampling(Scheme):
+    """Biased sampling in the first `biased` of every `window` rounds, and all clients in the others (appendix C.3).
+
+    It brings weights of its own, by which every client has its importance over each window.
+    """
+
+    def __init__(self, criterion: Scheme, *, window: int, biased: int) -> None:
+        waiting = getattr(criterion, "waiting", None)
+        if not isinstance(waiting, SampledClients) or not criterion.parts.plain:
+            raise InputError(
+                f"criterion: {criterion!r} is no sampling of clients without other parts; give one, as "
+                "CuredSampling(FastestSampling(5), window=8, biased=2), and parts to what that makes"
+            )
+        rule = CuredSample(waiting, whole(window, "window"), whole(biased, "biased"))
+        label = f"CuredSampling({criterion.label}, window={window}, biased={biased})"
+        super().__init__(rule, name="cured", label=label)
+        self.criterion, self.window, self.biased = criterion, rule.window, rule.biased
+        self.own_weights = WindowCure(rule)
+
+    def spec(self) -> dict[str, object]:
+        return {**super().spec(), "criterion": self.criterion.spec(), "window": self.window, "biased": self.biased}
 
 
 class Centralized(Scheme):
@@ -155,7 +230,17 @@ class StagedFedFix(Scheme):
         return cls(rounds)
 
     def spec(self) -> dict[str, object]:
-        return {"name": self.name, "stages": [{"wait": text(wait), "rounds": n} for wait, n in self.stages]}
+        return {**super().spec(), "stages": [{"wait": text(wait), "rounds": n} for wait, n in self.stages]}
+
+
+def without_parts(scheme: Scheme) -> Scheme:
+    """The scheme, where what is asked of it holds for plain local SGD and the weighted sum alone."""
+    if not scheme.parts.plain:
+        raise InputError(
+            f"{scheme.label}: the theory here is that of plain local SGD and of the weighted sum of contributions; "
+            "leave out the scheme's parts, or simulate it"
+        )
+    return scheme
 
 
 def whole(value: object, what: str) -> int:

@@ -1,19 +1,32 @@
 """θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i: what the server does with contributions (section 2.2, equation 4).
 
-η_g is `server_lr`, ω_i(n) the `weight` of a contribution Δ_i. A rule holds what it needs in `acc`, a pytree.
+η_g is `server_lr`, ω_i(n) the `weight` of a contribution Δ_i. A rule holds what it needs in `acc`, a pytree. An empty
+round makes no new model: no rule moves it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedtempo.local.rule import Hyper, Params
+from fedtempo.local.rule import Answer, Hyper, Params, Sent
 
 Acc = Any
+
+
+class Arrival(NamedTuple):
+    """An answer that enters a round."""
+
+    answer: Answer
+    weight: jax.Array
+    """ω_i(n)."""
+    share: jax.Array
+    """p_i."""
+    base: Sent
+    """What the client had been sent."""
 
 
 class ServerRule(ABC):
@@ -24,12 +37,16 @@ class ServerRule(ABC):
         """Before the first round."""
 
     @abstractmethod
-    def add(self, acc: Acc, contribution: Params, weight: jax.Array, base: Params, hyper: Hyper) -> Acc:
-        """A contribution enters the round; `base` is the model that it started from."""
+    def add(self, acc: Acc, arrival: Arrival, hyper: Hyper) -> Acc:
+        """A contribution enters the round."""
 
     @abstractmethod
     def close(self, acc: Acc, hyper: Hyper) -> tuple[Params, Acc]:
         """The new model, and what the next round starts with."""
+
+    def letter(self, acc: Acc) -> Any:
+        """What goes to clients with the model."""
+        return ()
 
 
 class LinearRule(ServerRule):
@@ -42,8 +59,8 @@ class LinearRule(ServerRule):
     def start(self, params: Params) -> Acc:
         return params
 
-    def add(self, acc: Acc, contribution: Params, weight: jax.Array, base: Params, hyper: Hyper) -> Acc:
-        return jax.tree.map(jnp.add, acc, self.step(contribution, weight, hyper))
+    def add(self, acc: Acc, arrival: Arrival, hyper: Hyper) -> Acc:
+        return jax.tree.map(jnp.add, acc, self.step(arrival.answer.change, arrival.weight, hyper))
 
     def close(self, acc: Acc, hyper: Hyper) -> tuple[Params, Acc]:
         return acc, acc

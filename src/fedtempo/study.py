@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fedtempo.arguments import (
     client_times,
     engine_name,
     first_measure,
+    fitting_parts,
     grid_points,
     local_rule,
     one_of,
@@ -35,7 +37,9 @@ from fedtempo.checkpoint import Folder
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.ticks import Exact, positive, text
 from fedtempo.clock.times import ClientTimes
+from fedtempo.clock.waiting import WaitingRule
 from fedtempo.collect import collected
+from fedtempo.compensation import Compensated, compensated
 from fedtempo.engine.machine import EventMachine, Machine, WaveMachine
 from fedtempo.engine.numerics import PRECISIONS, Precision
 from fedtempo.engine.on_device import OnDevice
@@ -51,9 +55,9 @@ from fedtempo.participation import LongRun
 from fedtempo.problems.problem import Problem
 from fedtempo.runner import SAVE_SECONDS, Progress, Runner, cores
 from fedtempo.schemes import Scheme
-from fedtempo.server_rule import ServerRule, WeightedSum
-from fedtempo.units import blocks_of, plans_of, task_of
-from fedtempo.weighting import WeightRule, Weights, expected_weights, weights_of
+from fedtempo.traffic import Traffic, traffic_of
+from fedtempo.units import Kind, blocks_of, kind_of, kinds_of, plans_of, task_of
+from fedtempo.weighting import WeightRule, expected_weights, weights_of
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +83,6 @@ class Study:
     surrogate: Scheme
     per_client: bool
     bound: float
-    server: ServerRule
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
@@ -104,8 +107,12 @@ class Study:
     @property
     def num_runs(self) -> int:
         """All runs."""
-        each = sum(len(self.traced_of(scheme)) for scheme in self.schemes)
-        return len(self.seeds) * len(self.rules) * len(self.shapes) * each
+        each = sum(len(self.rules_of(scheme)) * len(self.traced_of(scheme)) for scheme in self.schemes)
+        return len(self.seeds) * len(self.shapes) * each
+
+    def rules_of(self, scheme: Scheme) -> range:
+        """Which of the weight rules a scheme is run with: the first alone, in whose place its own is, if it has one."""
+        return range(1 if scheme.parts.own_weights is not None else len(self.rules))
 
     def setting(self, scheme: Scheme, seed: int) -> Setting:
         """The clock of a scheme under a seed."""
@@ -116,14 +123,29 @@ class Study:
         return not (self.times.random or scheme.waiting.random)
 
     @cached_property
-    def applied(self) -> dict[tuple[int, int], Weights]:
-        """d_i by (scheme, weight rule)."""
-        runs = [LongRun(scheme.waiting, self.times, self.problem.importance) for scheme in self.schemes]
-        return {
-            (s, r): weights_of(scheme, runs[s], rule)
-            for s, scheme in enumerate(self.schemes)
-            for r, rule in enumerate(self.rules)
-        }
+    def compensated(self) -> dict[tuple[int, int, int], Compensated]:
+        """d_i, and in what else clients differ, by (scheme, weight rule, shape of the work)."""
+        found: dict[tuple[int, int, int], Compensated] = {}
+        runs: dict[WaitingRule, LongRun] = {}
+        for s, scheme in enumerate(self.schemes):
+            run = runs.setdefault(scheme.waiting, LongRun(scheme.waiting, self.times, self.problem.importance))
+            for r, rule in enumerate(self.rules):
+                weights = weights_of(scheme, run, scheme.parts.own_weights or rule)
+                for k, shape in enumerate(self.shapes):
+                    steps = shape.get("local_steps", 1)
+                    assert isinstance(steps, int)
+                    found[s, r, k] = compensated(scheme.parts, weights, steps, scheme.label)
+        return found
+
+    @cached_property
+    def traffic(self) -> dict[tuple[int, int], Traffic]:
+        """Bytes of one client update, by (scheme, shape of the work)."""
+        found: dict[Kind, Traffic] = {}
+        for kind in kinds_of(self):
+            numbers = self.shapes[kind.shape] | self.traced[0]
+            found[kind] = traffic_of(self.problem, task_of(self, kind), numbers)
+        places = product(range(len(self.schemes)), range(len(self.shapes)))
+        return {(s, k): found[kind_of(self, s, k)] for s, k in places}
 
     @cached_property
     def shares(self) -> Shares:
@@ -197,7 +219,7 @@ def simulate(
     clients = a_problem(problem).num_clients
     study = Study(
         problem=problem,
-        schemes=some_schemes(schemes, clients),
+        schemes=fitting_parts(some_schemes(schemes, clients), local_rule(local), clients),
         times=client_times(times, clients),
         until=positive(until, "until"),
         local=local_rule(local),
@@ -212,7 +234,6 @@ def simulate(
         surrogate=surrogate_scheme(surrogate, clients),
         per_client=bool(per_client),
         bound=real("bound", bound),
-        server=WeightedSum(),
     )
     save_every = real("save_every", save_every, above=False)
     folder = None if checkpoint is None else Folder(Path(checkpoint), description)
@@ -234,11 +255,10 @@ def run_study(
     if folder is not None and not (overwrite and folder.holds_a_study()):
         layout = folder.check(study.configuration()) or layout
     rows = OnDevice(study.problem, study.dtype)
-    kind = WaveMachine if study.engine == "waves" else EventMachine
-    machines: dict[int, Machine] = {
-        k: kind(study.problem, task_of(study, shape), study.dtype, rows) for k, shape in enumerate(study.shapes)
-    }
-    plans = plans_of(study, machines, layout["blocks"])
+    made = WaveMachine if study.engine == "waves" else EventMachine
+    kinds = kinds_of(study)
+    machines: list[Machine] = [made(study.problem, task_of(study, kind), study.dtype, rows) for kind in kinds]
+    plans = plans_of(study, kinds, machines, layout["blocks"])
     if study.engine == "oracle":
         return _by_oracle(study, plans)
     threads = 1 if study.engine == "waves" else min(cores(), len(plans))
@@ -268,13 +288,18 @@ def run_study(
     return history
 
 
-def _seconds(runner: Runner, machines: dict[int, Machine]) -> dict[str, float]:
+def _seconds(runner: Runner, machines: list[Machine]) -> dict[str, float]:
     """Time spent: compiling, over all threads, and on everything else."""
-    compiling = sum(machine.compile_seconds for machine in machines.values())
+    compiling = sum(machine.compile_seconds for machine in machines)
     return {"run_seconds": max(0.0, runner.seconds - compiling), "compile_seconds": compiling}
 
 
 def _by_oracle(study: Study, plans: list[Plan]) -> History:
     begin = time.perf_counter()
-    outcomes = [reference(p, study.problem, study.local, study.shapes[p.unit.shape], study.dtype) for p in plans]
+    outcomes = [
+        reference(
+            p, study.problem, study.local, study.shapes[p.unit.shape], study.schemes[p.unit.scheme].parts, study.dtype
+        )
+        for p in plans
+    ]
     return collected(study, plans, outcomes, {"run_seconds": time.perf_counter() - begin, "compile_seconds": 0.0})

@@ -1,137 +1,66 @@
-"""d_i, the weight of a client's contribution (section 2.3), and q_i, what it amounts to over a run (section 2.4).
+"""d_i, the weights of a scheme's clients (section 2.3), and q_i, what they amount to over a run (section 2.4).
 
-    time-based       d_i = p_i / participation_i                so that q_i = p_i
-    identical        d_i = c                                    c such that Σ q_i = 1
-    importance       d_i = c·p_i                                c such that Σ q_i = 1
-    with a discount  ω_i(n) = d_i · s(n − ρ_i(n))               discounts.py
+    ω_i(n) = d_i × draws × s(n − ρ_i(n))        q_i = d_i × participation_i × mean of s
 
-d_i are `weights`, ω_i(n) is the applied weight, q_i = d_i × participation_i the expected weight.
+d_i are `weights`, ω_i(n) is the applied weight, q_i the expected weight; weight_rules.py has the rules for d_i.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.clock.rules import FixedInterval, IntervalStages
+from fedtempo.clock.rules import FixedInterval, IntervalStages, SampledClients
 from fedtempo.clock.ticks import Exact, text
-from fedtempo.clock.timeline import I64, Timeline
+from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
-from fedtempo.discounts import Discount
 from fedtempo.errors import InputError
 from fedtempo.importance import Importance
 from fedtempo.participation import LongRun, Participation
 from fedtempo.schemes import Scheme
+from fedtempo.stretches import of_all, weights_by_stretch
+from fedtempo.weight_rules import (
+    WEIGHT_RULES,
+    Discounted,
+    Identical,
+    ImportanceOnly,
+    TimeBased,
+    Tracker,
+    WeightRule,
+    weight_rule,
+)
 
+__all__ = [
+    "WEIGHT_RULES",
+    "Discounted",
+    "Identical",
+    "ImportanceOnly",
+    "TimeBased",
+    "WeightRule",
+    "Weights",
+    "expected_of",
+    "expected_weights",
+    "participation_of",
+    "weight_rule",
+    "weights",
+    "weights_of",
+]
 
-class WeightRule(ABC):
-    """How d_i follows from importance and participation."""
-
-    name: ClassVar[str]
-
-    @property
-    def label(self) -> str:
-        """The rule in a few words."""
-        return self.name
-
-    @abstractmethod
-    def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
-        """d_i, and as rationals where participation is known exactly."""
-
-    def discount(self, staleness: I64) -> Floats:
-        """s(n − ρ_i(n)): 1 unless a baseline asks for less."""
-        return np.ones(np.shape(staleness))
-
-
-@dataclass(frozen=True)
-class TimeBased(WeightRule):
-    """d_i = p_i / participation_i: over many rounds every client counts by its importance (equations 13 and 17)."""
-
-    name = "time-based"
-
-    def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
-        never = np.flatnonzero(participation.share <= 0)
-        if len(never):
-            some = ", ".join(map(str, never[:5].tolist())) + (", …" if len(never) > 5 else "")
-            raise InputError(
-                f"client {some} never takes part, so no weight makes it count: this choice of clients is biased; "
-                "sample uniformly, or give weights='identical' to see the bias"
-            )
-        rational = participation.exact
-        precise = None if rational is None else tuple(p / s for p, s in zip(importance.exact, rational, strict=True))
-        return importance.values / participation.share, precise
-
-
-@dataclass(frozen=True)
-class Identical(WeightRule):
-    """One weight for all, with Σ q_i = 1: fast clients count for more."""
-
-    name = "identical"
-
-    def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
-        share = participation.share
-        rational = participation.exact
-        precise = None if rational is None else (1 / sum(rational, Fraction(0)),) * len(share)
-        return np.full(len(share), 1.0 / share.sum()), precise
-
-
-@dataclass(frozen=True)
-class ImportanceOnly(WeightRule):
-    """d_i proportional to p_i, with Σ q_i = 1: importance without regard to how often a client comes."""
-
-    name = "importance"
-
-    def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
-        total = float(importance.values @ participation.share)
-        precise = None
-        if participation.exact is not None:
-            whole = sum((p * s for p, s in zip(importance.exact, participation.exact, strict=True)), Fraction(0))
-            precise = tuple(p / whole for p in importance.exact)
-        return importance.values / total, precise
-
-
-@dataclass(frozen=True)
-class Discounted(WeightRule):
-    """Another rule's weights, discounted by staleness: a baseline, biased unless all delays are equal."""
-
-    rule: WeightRule
-    factor: Discount
-    name = "discounted"
-
-    @property
-    def label(self) -> str:
-        return f"{self.rule.label} × {self.factor}"
-
-    def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
-        return self.rule.base(importance, participation)
-
-    def discount(self, staleness: I64) -> Floats:
-        return self.rule.discount(staleness) * self.factor(staleness)
-
-
-WEIGHT_RULES: dict[str, WeightRule] = {rule.name: rule for rule in (TimeBased(), Identical(), ImportanceOnly())}
-
-
-def weight_rule(given: str | WeightRule) -> WeightRule:
-    """The rule, or the one of that name."""
-    if isinstance(given, WeightRule):
-        return given
-    if given not in WEIGHT_RULES:
-        raise InputError(f"weights: {given!r} is not known; use one of {', '.join(WEIGHT_RULES)}")
-    return WEIGHT_RULES[given]
+_LONG_RUN = 2_000_000
+"""About how many updates stand for the long run of weights that change with what has happened."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weights(Sequence[Fraction | float]):
     """d_i, client by client: rationals where they are known exactly, else floats. ``np.asarray(w)`` gives floats.
 
-    A scheme with stages has a set of weights a stage: ``w.stage(k)``.
+    A scheme with stages has a set of weights a stage: ``w.stage(k)``. Weights that follow from the rounds are known for
+    a timeline only: ``w.applied(line)``; `values` are then what a contribution weighs in the long run, where known.
     """
 
     values: Floats
@@ -140,6 +69,10 @@ class Weights(Sequence[Fraction | float]):
     first_rounds: tuple[int, ...]
     """The round with which each stage begins."""
     rule: WeightRule
+    importance: Importance | None = None
+    """p_i, for rules whose weights follow from the rounds."""
+    first_times: tuple[Fraction, ...] | None = None
+    """The time with which each stage begins, where clients come or go for good; `first_rounds` is then empty."""
 
     @property
     def num_stages(self) -> int:
@@ -148,9 +81,23 @@ class Weights(Sequence[Fraction | float]):
 
     def stage(self, number: int) -> Weights:
         """The weights of one stage."""
-        return Weights(self.values[[number]], (self.exact[number],), (0,), self.rule)
+        one = replace(self, values=self.values[[number]], exact=(self.exact[number],), first_rounds=(0,))
+        return replace(one, first_times=None)
+
+    @property
+    def tracked(self) -> bool:
+        """Whether the weights follow from who has taken part in the rounds so far."""
+        return self._tracker() is not None
+
+    def _tracker(self) -> Tracker | None:
+        track = self.rule.tracker(self.importance or Importance(None, len(self)), len(self))
+        if track is not None and self.importance is None:
+            raise InputError(f"{self.rule.label}: these weights need each client's importance; make them by ft.weights")
+        return track
 
     def _only(self) -> tuple[Floats, tuple[Fraction, ...] | None]:
+        if self.tracked:
+            raise InputError(f"{self.rule.label}: these weights follow from the rounds; use .applied(timeline)")
         if self.num_stages > 1:
             raise InputError("these weights change with the stage; use .stage(k) or .applied(timeline)")
         return self.values[0], self.exact[0]
@@ -172,12 +119,49 @@ class Weights(Sequence[Fraction | float]):
 
     def applied(self, line: Timeline) -> Floats:
         """ω_i(n) of every update of a timeline: d_i of its stage × draws × discount."""
+        if line.first_round and self.tracked:
+            raise InputError(
+                f"{self.rule.label}: these weights follow from all rounds since the first, and the timeline begins "
+                f"with round {line.first_round}; give the whole one and cut what it gives, or use .applier()"
+            )
+        return self.applier()(line)
+
+    def applier(self) -> Tracker:
+        """ω_i(n) of every update of the parts of a run, which it must be given in order, from round 0 on."""
+        track = self._tracker()
+        if track is None:
+            return self._constant
+        due = 0
+
+        def apply(line: Timeline) -> Floats:
+            nonlocal due
+            if line.first_round != due:
+                raise InputError(
+                    f"{self.rule.label}: rounds from {line.first_round} on came where round {due} was due; give all "
+                    "parts of a run in order"
+                )
+            due += line.num_rounds
+            return track(line) * self._factor(line)
+
+        return apply
+
+    def _constant(self, line: Timeline) -> Floats:
+        return self.values[self._stage_of(line), line.client] * self._factor(line)
+
+    def _stage_of(self, line: Timeline) -> NDArray[np.int64]:
+        """[updates] the stage of the round that took each."""
         number = line.round_of_update
-        stage = np.searchsorted(np.array(self.first_rounds), number, side="right") - 1
-        factor = self.rule.discount(line.staleness)
-        return self.values[stage, line.client] * factor * (1 if line.draws is None else line.draws)
+        if self.first_times is None:
+            return np.searchsorted(np.array(self.first_rounds), number, side="right") - 1
+        begins = np.array([int(begin // line.unit) for begin in self.first_times])
+        return np.searchsorted(begins, line.ends[number - line.first_round], side="left") - 1
+
+    def _factor(self, line: Timeline) -> Floats:
+        return self.rule.discount(line.staleness) * (1 if line.draws is None else line.draws)
 
     def __repr__(self) -> str:
+        if self.tracked:
+            return f"Weights({self.rule.label}, {len(self)} clients)"
         if self.num_stages > 1:
             return f"Weights({self.num_stages} stages, {len(self)} clients)"
         shown = [text(w) if isinstance(w, Fraction) else f"{w:.6g}" for w in self[:6]]
@@ -185,28 +169,71 @@ class Weights(Sequence[Fraction | float]):
 
 
 def weights_of(scheme: Scheme, run: LongRun, rule: WeightRule) -> Weights:
-    """d_i of a scheme whose long run is known."""
+    """d_i of a scheme whose long run is known; a scheme's own weights in place of time-based ones."""
     waiting = scheme.waiting
+    if scheme.own_weights is not None:
+        rule = rule.fitted(scheme.own_weights)
+    rule.check(run)
+    availability = run.times.availability
+    changing = availability is not None and availability.changes
+    if changing and rule.tracker(run.importance, run.times.num_clients) is None:
+        stages, precise, begins = weights_by_stretch(waiting, run, rule)
+        return Weights(stages, precise, (), rule, run.importance, begins)
     if not isinstance(waiting, IntervalStages):
-        values, rational = rule.base(run.importance, run.participation)
-        return Weights(values[None, :], (rational,), (0,), rule)
-    found = [
-        rule.base(run.importance, LongRun(FixedInterval(wait), run.times, run.importance, run.seed).participation)
-        for wait in waiting.waits
-    ]
-    return Weights(np.array([v for v, _ in found]), tuple(e for _, e in found), waiting.first_rounds(), rule)
+        values, rational = _unforeseen(scheme, run, rule) if waiting.asks_for else _base(rule, run)
+        return Weights(values[None, :], (rational,), (0,), rule, run.importance)
+    found = [_base(rule, LongRun(FixedInterval(wait), run.times, run.importance, run.seed)) for wait in waiting.waits]
+    values = np.array([v for v, _ in found])
+    return Weights(values, tuple(e for _, e in found), waiting.first_rounds(), rule, run.importance)
+
+
+def _base(rule: WeightRule, run: LongRun) -> tuple[Floats, tuple[Fraction, ...] | None]:
+    return rule.base(run.importance, run.participation)
+
+
+def _unforeseen(scheme: Scheme, run: LongRun, rule: WeightRule) -> tuple[Floats, tuple[Fraction, ...] | None]:
+    """d_i where nobody knows ahead who will be chosen; but maybe how many."""
+    clients, waiting = run.times.num_clients, scheme.waiting
+    if rule.tracker(run.importance, clients) is not None:
+        return np.full(clients, np.nan), None
+    if rule.needs_shares or not isinstance(waiting, SampledClients):
+        raise InputError(
+            f"{scheme}: how often it chooses a client follows from trained models, so that no {rule.label} weights "
+            f"are known ahead; cure it, as ft.CuredSampling({scheme}, window=8, biased=2), or give weights='identical' "
+            "to see the bias"
+        )
+    each = waiting.draws_a_round(clients) / clients
+    return rule.base(run.importance, Participation(np.full(clients, float(each)), (each,) * clients, "closed form"))
 
 
 def expected_of(run: LongRun, weights: Weights) -> Floats:
     """q_i = d_i × participation_i × mean discount: what training minimises is Σ q_i L_i (in the last stage)."""
+    if weights.tracked:
+        assured = weights.rule.assured(run.importance)
+        return _mean_applied(run, weights) if assured is None else assured
     last = weights.stage(weights.num_stages - 1)
     return np.asarray(last) * run.participation.share * _mean_discount(run, weights.rule)
+
+
+def _mean_applied(run: LongRun, weights: Weights) -> Floats:
+    """Mean of ω_i(n) over a long run, without its first tenth."""
+    clients = run.times.num_clients
+    rounds = max(1000, _LONG_RUN // clients)
+    apply, early, total, seen = weights.applier(), np.zeros(clients), np.zeros(clients), 0
+    for chunk in run.record.rounds(rounds):
+        applied = apply(chunk)
+        total += np.bincount(chunk.client, weights=applied, minlength=clients)
+        first = chunk.round_of_update < rounds // 10
+        early += np.bincount(chunk.client[first], weights=applied[first], minlength=clients)
+        seen += chunk.num_rounds
+    return (total - early) / (seen - rounds // 10) if seen > rounds // 10 else total / seen
 
 
 def _mean_discount(run: LongRun, rule: WeightRule) -> Floats | float:
     """Mean of s(delay) over each client's contributions: over the limit cycle, or over a long run."""
     if type(rule).discount is WeightRule.discount:
         return 1.0
+    everybody, run = run, run.lasting
     cycle = run.observation.cycle
     begin, stop = (0, run.observation.rounds) if cycle is None else (cycle.start, cycle.start + cycle.length)
     clients = run.times.num_clients
@@ -216,7 +243,7 @@ def _mean_discount(run: LongRun, rule: WeightRule) -> Floats | float:
         draws = np.ones(part.num_updates) if part.draws is None else part.draws
         total += np.bincount(part.client, weights=draws * rule.discount(part.staleness), minlength=clients)
         count += np.bincount(part.client, weights=draws, minlength=clients)
-    return np.divide(total, count, out=np.zeros(clients), where=count > 0)
+    return of_all(everybody, np.divide(total, count, out=np.zeros(clients), where=count > 0))
 
 
 def participation_of(

@@ -12,7 +12,17 @@ from fractions import Fraction
 import numpy as np
 
 from fedtempo.clock.cycle import MAX_UPDATES
-from fedtempo.clock.rules import FastestClients, FixedInterval, SampledClients, WaitForAll, WaitForNext, WaitForSome
+from fedtempo.clock.rules import (
+    CuredSample,
+    FastestClients,
+    FixedInterval,
+    MultinomialSample,
+    SampledClients,
+    UniformSample,
+    WaitForAll,
+    WaitForNext,
+    WaitForSome,
+)
 from fedtempo.clock.timeline import I64, Timeline, by_client
 from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
 from fedtempo.clock.waiting import WaitingRule
@@ -26,7 +36,11 @@ TOLERANCE = Fraction(1, 100)
 
 def closed_window(rule: WaitingRule, times: ClientTimes) -> int | None:
     """W where a closed form gives it; None where there is none, or none that can be written down."""
+    if times.availability is not None:
+        return 1 if afresh(rule, times) else None
     match rule:
+        case CuredSample(window=length):
+            return length
         case WaitForAll() | SampledClients():
             return 1
         case WaitForNext() | WaitForSome() if times.memoryless and fine_ticks(times):
@@ -41,6 +55,21 @@ def closed_window(rule: WaitingRule, times: ClientTimes) -> int | None:
     return None
 
 
+def afresh(rule: WaitingRule, times: ClientTimes) -> bool:
+    """Whether clients whose jobs fail, but who are always there, make every round a fresh draw."""
+    availability, plain = times.availability, times.always
+    if availability is None or availability.away:
+        return False
+    match rule:
+        case WaitForAll() | UniformSample() | MultinomialSample() | FastestClients():
+            return True
+        case WaitForNext() | WaitForSome():
+            return plain.memoryless and fine_ticks(plain)
+        case FixedInterval(wait=wait):
+            return plain.memoryless and wait % plain.unit == 0
+    return False
+
+
 def _lcm(numbers: I64) -> int | None:
     whole = 1
     for number in np.unique(numbers).tolist():
@@ -52,6 +81,7 @@ def _lcm(numbers: I64) -> int | None:
 
 def window(run: LongRun) -> int | None:
     """W: closed form, else the length of the limit cycle."""
+    run = run.lasting
     closed = closed_window(run.rule, run.times)
     if closed is not None:
         return closed
@@ -63,6 +93,9 @@ def window(run: LongRun) -> int | None:
 
 def practical_window(run: LongRun) -> int | None:
     """The practical window; None under random participation, or where it would take too long to be sure of it."""
+    run = run.lasting
+    if run.times.availability is not None:
+        return 1 if isinstance(run.rule, WaitForAll) and afresh(run.rule, run.times) else None
     if isinstance(run.rule, (WaitForAll, FastestClients)):
         return 1
     if run.times.random or run.rule.random or not run.rule.returns_to_contributors:

@@ -14,9 +14,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedtempo import rivals
+from fedtempo.cli.availability import AVAILABILITY, with_availability
 from fedtempo.cli.options import PLAIN, SIZED, nearest, read_times
+from fedtempo.cli.parts import PARTS, parts_of
 from fedtempo.errors import DataMissing, InputError
-from fedtempo.schemes import FedBuff, FedFix, Scheme, StagedFedFix
+from fedtempo.schemes import CuredSampling, FedBuff, FedFix, HighestLossSampling, Scheme, StagedFedFix
 
 if TYPE_CHECKING:
     from fedtempo.clock.times import ClientTimes
@@ -45,16 +48,28 @@ DEFAULT: Description = {
 """What ``fedtempo run`` does when nothing is said: scikit-learn's digits, 20 unequal clients."""
 
 _TOP = (*DEFAULT, "rates", "measure_from", "dtype", "engine", "surrogate", "per_client", "bound")
-_TIMES = ("times", "law", "spread", "resolution")
-_LOCAL = ("solver", "steps", "lr", "batch_size", "clip", "momentum", "draw", "options")
+_TIMES = ("times", "law", "spread", "resolution", *AVAILABILITY)
+_LOCAL = ("solver", "steps", "lr", "schedule", "batch_size", "clip", "momentum", "draw", "options")
 
-_SCHEMES: dict[str, tuple[Callable[..., Scheme], tuple[str, ...]]] = {
-    **{name: (build, ()) for name, build in PLAIN.items()},
-    **{name: (build, ("size",)) for name, build in SIZED.items()},
-    "fedfix": (FedFix, ("wait",)),
-    "fedbuff": (FedBuff, ("size",)),
-    "fedfix-stages": (lambda stages: StagedFedFix([_stage(s) for s in stages]), ("stages",)),
+_SCHEMES: dict[str, tuple[Callable[..., Scheme], tuple[str, ...], tuple[str, ...]]] = {
+    **{name: (build, (), ()) for name, build in PLAIN.items()},
+    **{name: (build, ("size",), ()) for name, build in SIZED.items()},
+    "fedfix": (FedFix, ("wait",), ()),
+    "fedbuff": (FedBuff, ("size",), ()),
+    "fedfix-stages": (lambda stages: StagedFedFix([_stage(s) for s in stages]), ("stages",), ()),
+    "highest-loss": (HighestLossSampling, ("size",), ("candidates",)),
+    "cured": (
+        lambda criterion, **rest: CuredSampling(scheme_of(criterion), **rest),
+        ("criterion", "window", "biased"),
+        (),
+    ),
+    "fedasync": (rivals.FedAsync, (), ("mixing", "staleness", "mu")),
+    "fedbuff-published": (rivals.FedBuff, ("size",), ("staleness",)),
+    "fednova": (rivals.FedNova, ("steps",), ()),
+    "fedau": (lambda scheme, **rest: rivals.FedAU(scheme_of(scheme), **rest), ("scheme",), ("cutoff",)),
+    "cutoff": (lambda scheme, **rest: rivals.CutOff(scheme_of(scheme), **rest), ("scheme", "limit"), ()),
 }
+"""By name: what makes a scheme, the keys that it needs, and those that it may have."""
 
 
 def read_study(path: Path) -> Description:
@@ -107,12 +122,14 @@ def scheme_of(spec: object) -> Scheme:
     name, rest = spec["name"], {k: v for k, v in spec.items() if k != "name"}
     if name not in _SCHEMES:
         raise InputError(f"schemes: {name!r} is not known{nearest(str(name), tuple(_SCHEMES))}")
-    build, keys = _SCHEMES[name]
-    known_keys(f"scheme {name}", rest, keys)
-    for key in keys:
+    build, needed, others = _SCHEMES[name]
+    known_keys(f"scheme {name}", rest, (*needed, *others, *PARTS))
+    for key in needed:
         if key not in rest:
             raise InputError(f"scheme {name}: it needs {key}; write {{name = {name!r}, {key} = …}}")
-    return build(**rest)
+    scheme = build(**{k: v for k, v in rest.items() if k in (*needed, *others)})
+    parts = parts_of(rest)
+    return scheme.using(**parts) if parts else scheme
 
 
 def _stage(spec: Mapping[str, Any]) -> tuple[Any, int | None]:
@@ -124,8 +141,10 @@ def times_of(table: Mapping[str, Any], clients: int) -> ClientTimes:
     """The clients' times from their table."""
     given = table["times"]
     text = ",".join(str(t) for t in given) if isinstance(given, list) else str(given)
-    law, spread, resolution = (None if table.get(k) is None else str(table[k]) for k in _TIMES[1:])
-    return read_times(text, clients if isinstance(given, str) and given[:1] in "Ff" else None, law, spread, resolution)
+    law, spread, resolution = (None if table.get(k) is None else str(table[k]) for k in _TIMES[1:4])
+    count = clients if isinstance(given, str) and given[:1] in "Ff" else None
+    times = read_times(text, count, law, spread, resolution)
+    return with_availability(times, **{key: table.get(key) for key in AVAILABILITY})
 
 
 def local_of(table: Mapping[str, Any]) -> LocalRule:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fedtempo.cli import availability as a
 from fedtempo.cli import options as o
 from fedtempo.cli.data import DataDir
 from fedtempo.errors import InputError
@@ -22,6 +23,11 @@ def plan(
     law: o.Law = None,
     spread: o.Spread = None,
     resolution: o.Resolution = None,
+    failure: a.Failure = None,
+    on: a.On = None,
+    off: a.Off = None,
+    absences: a.Absences = None,
+    period: a.Period = None,
     scheme: o.SchemeNames = None,
     wait: o.Waits = None,
     buffer: o.Buffers = None,
@@ -79,7 +85,14 @@ def plan(
 
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
-    known = o.read_times(times, clients, law, spread, resolution)
+    known = a.with_availability(
+        o.read_times(times, clients, law, spread, resolution),
+        failure=failure,
+        on=on,
+        off=off,
+        absences=absences,
+        period=period,
+    )
     chosen = o.read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
     rule = weight_rule(weights)
     if discount is not None:
@@ -87,6 +100,8 @@ def plan(
     if problem is not None:
         from fedtempo.cli.recommend import recommended
 
+        if known.availability is not None and known.availability.changes:
+            raise InputError("--absences: with --problem clients must not come or go for good; add --period")
         if importance is not None:
             raise InputError("--importance: with --problem the clients' importance is the problem's; leave it out")
         spec = {"name": problem, "clients": known.num_clients, "partition": partition, "data_dir": data_dir}

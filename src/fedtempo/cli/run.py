@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedtempo.cli import availability as a
 from fedtempo.cli import options as o
 from fedtempo.cli.data import DataDir
 from fedtempo.errors import InputError, ResultsConflict
@@ -51,6 +52,11 @@ def run(
     law: o.Law = None,
     spread: o.Spread = None,
     resolution: o.Resolution = None,
+    failure: a.Failure = None,
+    on: a.On = None,
+    off: a.Off = None,
+    absences: a.Absences = None,
+    period: a.Period = None,
     scheme: o.SchemeNames = None,
     wait: o.Waits = None,
     buffer: o.Buffers = None,
@@ -59,6 +65,26 @@ def run(
     weights: Annotated[
         list[str] | None,
         typer.Option("--weights", help="time-based, identical, importance; repeat for more.", show_default=False),
+    ] = None,
+    correction: Annotated[
+        str | None,
+        typer.Option(
+            "--correction", help="For all schemes: fedprox:0.1, feddane:0.1, feddyn:1, scaffold.", show_default=False
+        ),
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option("--server", help="For all schemes: slowmo:0.9, fedadam, fedyogi, fedadagrad.", show_default=False),
+    ] = None,
+    compression: Annotated[
+        str | None,
+        typer.Option("--compression", help="For all schemes: topk:0.01, qsgd:4, lowrank:2.", show_default=False),
+    ] = None,
+    compensate: Annotated[
+        str | None,
+        typer.Option(
+            "--compensate", help="How rare clients count for more: weights, rate or work.", show_default="weights"
+        ),
     ] = None,
     until: Annotated[
         str | None, typer.Option("--until", help="Virtual time at which all runs end.", show_default="100")
@@ -103,8 +129,17 @@ def run(
         law=law,
         spread=spread,
         resolution=resolution,
+        failure=failure,
+        on=on,
+        off=off,
+        absences=absences,
+        period=period,
         schemes=(scheme, wait, buffer, sample, stage),
         weights=weights,
+        correction=correction,
+        server=server,
+        compression=compression,
+        compensate=compensate,
         until=until,
         lr=lr,
         steps=steps,
@@ -150,8 +185,9 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
         if name in flags:
             tables["problem"][name] = flags[name]
     if {"times", "law"} & flags.keys():
-        tables["times"] = {k: v for k, v in tables["times"].items() if "times" not in flags and k == "times"}
-    tables["times"] |= {k: flags[k] for k in ("times", "law", "spread", "resolution") if k in flags}
+        kept = {*a.AVAILABILITY, *(() if "times" in flags else ("times",))}
+        tables["times"] = {k: v for k, v in tables["times"].items() if k in kept}
+    tables["times"] |= {k: flags[k] for k in ("times", "law", "spread", "resolution", *a.AVAILABILITY) if k in flags}
     readers = {"lr": float, "steps": int, "batch_size": _rows}
     tables["local"] |= {k: _list(f"--{k.replace('_', '-')}", flags[k], readers[k]) for k in readers if k in flags}
     out |= {name: table for name, table in tables.items() if table}
@@ -162,6 +198,10 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
     out |= {k: flags[k] for k in ("weights", "until", "points", "dtype", "engine") if k in flags}
     if "schemes" in flags:
         out["schemes"] = _schemes(out, *flags["schemes"])
+    parts = {k: flags[k] for k in ("correction", "server", "compression", "compensate") if k in flags}
+    if parts:
+        listed = out["schemes"] if "schemes" in out else DEFAULT["schemes"]
+        out["schemes"] = [{**table, **parts} for table in listed]
     return out
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedtempo.cli import availability as a
 from fedtempo.cli import options as o
 from fedtempo.clock.generate import stream, whole
 from fedtempo.clock.setting import Setting
@@ -33,6 +34,11 @@ def timeline(
     law: o.Law = None,
     spread: o.Spread = None,
     resolution: o.Resolution = None,
+    failure: a.Failure = None,
+    on: a.On = None,
+    off: a.Off = None,
+    absences: a.Absences = None,
+    period: a.Period = None,
     scheme: o.SchemeNames = None,
     wait: o.Waits = None,
     buffer: o.Buffers = None,
@@ -50,7 +56,14 @@ def timeline(
     """Show the rounds of one scheme: when each ends, who contributes, from which model version."""
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
-    known = o.read_times(times, clients, law, spread, resolution)
+    known = a.with_availability(
+        o.read_times(times, clients, law, spread, resolution),
+        failure=failure,
+        on=on,
+        off=off,
+        absences=absences,
+        period=period,
+    )
     chosen = o.read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
     if chosen is None or len(chosen) != 1:
         asked = "none" if chosen is None else ", ".join(c.label for c in chosen)
@@ -60,6 +73,10 @@ def timeline(
         chosen[0].waiting, known, Importance(o.read_importance(importance), known.num_clients).values, seed
     )
     _check_length(setting, horizon)
+    if out is not None and known.availability is not None:
+        raise InputError(
+            "--out: the picture shows clients that are always there; leave --out out for the table or --json"
+        )
     if as_json and out is None:
         _write(chosen[0], setting, horizon)
         return

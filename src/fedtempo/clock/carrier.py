@@ -6,7 +6,7 @@ timeline = rounds + VirtualCarrier;    a deployment = the same rounds + a carrie
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Protocol
 
@@ -74,14 +74,26 @@ class Durations:
 
 
 class VirtualCarrier:
-    """A heap of moments: jobs come back after their client's time. `happenings` are events at given ticks."""
+    """A heap of moments: jobs come back after their client's time, or fail then if `fails` says so.
 
-    def __init__(self, durations: Durations, happenings: Iterable[tuple[Tick, Event]] = ()) -> None:
+    `happenings` are events at given ticks, in any order; an iterator's must be in the order of their ticks, and are
+    asked for only when their time has come, so that there may be endlessly many.
+    """
+
+    def __init__(
+        self,
+        durations: Durations,
+        happenings: Iterable[tuple[Tick, Event]] = (),
+        fails: Callable[[int, int], bool] | None = None,
+    ) -> None:
         self._durations = durations
+        self._fails = fails
         self._heap: list[tuple[Tick, int, int, int, Event]] = []
         self._count = 0
-        for tick, event in happenings:
-            self._push(tick, event)
+        if isinstance(happenings, Sequence):
+            happenings = sorted(happenings, key=lambda happening: happening[0])
+        self._happenings = iter(happenings)
+        self._coming = next(self._happenings, None)
 
     def _push(self, tick: Tick, event: Event) -> None:
         client = event.job.client if isinstance(event, (Arrived, Failed)) else getattr(event, "client", -1)
@@ -90,9 +102,14 @@ class VirtualCarrier:
 
     def send(self, jobs: tuple[Job, ...]) -> None:
         for job in jobs:
-            self._push(job.sent + self._durations(job.client, job.number), Arrived(job))
+            failed = self._fails is not None and self._fails(job.client, job.number)
+            back = job.sent + self._durations(job.client, job.number)
+            self._push(back, Failed(job) if failed else Arrived(job))
 
     def wait(self, deadline: Tick | None) -> tuple[Tick, list[Event]]:
+        while self._coming is not None and (not self._heap or self._coming[0] <= self._heap[0][0]):
+            self._push(*self._coming)
+            self._coming = next(self._happenings, None)
         if not self._heap or (deadline is not None and deadline < self._heap[0][0]):
             return (-1, []) if deadline is None else (deadline, [])
         now = self._heap[0][0]

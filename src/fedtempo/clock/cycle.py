@@ -15,17 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.clock.generate import Recording, asked
+from fedtempo.clock.generate import Recording, asked, quickly
+from fedtempo.clock.presence import surplus
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.streams import stream_key, threefry
+from fedtempo.clock.tally import Tally, tally_of
 from fedtempo.clock.timeline import I64, Timeline
+from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 
 MAX_ROUNDS = 1_000_000
 MAX_UPDATES = 20_000_000
 MAX_RANDOM_UPDATES = 5_000_000
 MAX_ASKED_UPDATES = 1_000_000
-_BATCHES = 64
+MAX_AVAILABLE_UPDATES = 2_000
+"""A client, of those that come and go; of all together from 10 to 150 times as many."""
+_ROUNDS_AN_UPDATE = 10  # at most, of clients that come and go: they may be away for long
 
 U64 = NDArray[np.uint64]
 
@@ -66,9 +71,13 @@ class Observation:
     """[batches] rounds in each of the run's consecutive parts."""
     batch_counts: I64
     """[batches, clients] contributions, draws counted."""
+    batch_taking: I64
+    """[batches, clients] rounds in which the client took part."""
     batch_ticks: I64
     """[batches] duration of each part."""
     unit: Fraction
+    surplus: Floats | None = None
+    """[batches, clients] ticks that a client was there more than is to be expected; None if that is not drawn."""
 
 
 def observe(record: Recording, *, max_rounds: int = MAX_ROUNDS, max_updates: int | None = None) -> Observation:
@@ -77,25 +86,52 @@ def observe(record: Recording, *, max_rounds: int = MAX_ROUNDS, max_updates: int
         raise InputError(f"max_rounds: {max_rounds} is below 1; give the number of rounds to look at")
     setting = record.setting
     known = setting.rule.returns_to_contributors or setting.rule.barrier
-    repeats = known and not setting.times.random and not setting.rule.random
     drawn = setting.times.random or setting.rule.random
-    quick = setting.rule.chunks(setting) is not None
-    limit = max_updates or (MAX_ASKED_UPDATES if not quick else MAX_RANDOM_UPDATES if drawn else MAX_UPDATES)
+    repeats = known and not drawn and setting.availability is None
     states = _States(setting) if repeats else None
-    tally = _Tally(setting)
+    limit = max_updates or _most_updates(setting)
+    if setting.availability is not None:
+        max_rounds = min(max_rounds, _ROUNDS_AN_UPDATE * limit)
+    tally = tally_of(setting, limit, MAX_ASKED_UPDATES)
     cycle = None
     for chunk, phases in _phased(record, max_rounds, repeats):
         tally.add(chunk)
         if states is not None:
             states.add(chunk, phases)
-            found = states.repetition(last=tally.rounds >= max_rounds or tally.updates >= limit)
+            found = states.repetition(last=tally.rounds >= max_rounds or tally.enough)
             if found is not None and states.same_phase(*found):
                 cycle = _verified(record, *found)
                 if cycle is not None:
                     break
-        if tally.updates >= limit:
+        if tally.enough:
             break
-    return tally.result(cycle)
+    return _observed(setting, tally, cycle)
+
+
+def _observed(setting: Setting, tally: Tally, cycle: Cycle | None) -> Observation:
+    parts = tally.parts
+    return Observation(
+        cycle=cycle,
+        rounds=tally.rounds,
+        max_delay=tally.max_delay,
+        mean_delay=tally.delays / max(1, tally.updates),
+        batch_rounds=np.array([part.rounds for part in parts], dtype=np.int64),
+        batch_counts=np.array([part.counts for part in parts], dtype=np.int64),
+        batch_taking=np.array([part.taking for part in parts], dtype=np.int64),
+        batch_ticks=np.array([part.ticks for part in parts], dtype=np.int64),
+        unit=setting.unit,
+        surplus=surplus(setting, np.cumsum([part.ticks for part in parts])) if parts else None,
+    )
+
+
+def _most_updates(setting: Setting) -> int:
+    """How many updates are looked at, where no cycle is found before."""
+    quick = quickly(setting) is not None
+    if setting.availability is not None:
+        return MAX_AVAILABLE_UPDATES * min(max(10, setting.num_clients), 150)
+    if not quick:
+        return MAX_ASKED_UPDATES
+    return MAX_RANDOM_UPDATES if setting.times.random or setting.rule.random else MAX_UPDATES
 
 
 def _phased(record: Recording, max_rounds: int, repeats: bool) -> Iterator[tuple[Timeline, list[int | None] | None]]:
@@ -216,68 +252,3 @@ def _cut(chunks: Iterator[Timeline], number: int) -> Iterator[Timeline]:
             yield chunk[place:]
         else:
             yield chunk
-
-
-class _Tally:
-    """Contributions by client over consecutive parts of a run: not too many parts, of equal numbers of rounds."""
-
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self._most = max(8, min(2 * _BATCHES, 2 * 10**7 // setting.num_clients))
-        self._size = 16
-        self._parts: list[_Part] = []
-        self._open = _Part.empty(setting.num_clients)
-        self.rounds, self.updates, self._max_delay, self._delays = 0, 0, 0, 0
-
-    def add(self, chunk: Timeline) -> None:
-        begin = 0
-        while begin < chunk.num_rounds:
-            piece = chunk[begin : begin + self._size - self._open.rounds]
-            self._open = self._open.joined(_Part.of(piece))
-            begin += piece.num_rounds
-            if self._open.rounds == self._size:
-                self._close()
-        delays = chunk.staleness
-        self.rounds += chunk.num_rounds
-        self.updates += chunk.num_updates
-        self._max_delay = max(self._max_delay, int(delays.max(initial=0)))
-        self._delays += int(delays.sum())
-
-    def _close(self) -> None:
-        self._parts.append(self._open)
-        self._open = _Part.empty(self._setting.num_clients)
-        if len(self._parts) >= self._most and len(self._parts) % 2 == 0:
-            self._parts = [a.joined(b) for a, b in zip(self._parts[::2], self._parts[1::2], strict=True)]
-            self._size *= 2
-
-    def result(self, cycle: Cycle | None) -> Observation:
-        parts = [*self._parts, self._open] if self._open.rounds else self._parts
-        return Observation(
-            cycle=cycle,
-            rounds=self.rounds,
-            max_delay=self._max_delay,
-            mean_delay=self._delays / max(1, self.updates),
-            batch_rounds=np.array([part.rounds for part in parts], dtype=np.int64),
-            batch_counts=np.array([part.counts for part in parts], dtype=np.int64),
-            batch_ticks=np.array([part.ticks for part in parts], dtype=np.int64),
-            unit=self._setting.unit,
-        )
-
-
-@dataclass(frozen=True)
-class _Part:
-    rounds: int
-    counts: I64
-    ticks: int
-
-    @classmethod
-    def empty(cls, clients: int) -> _Part:
-        return cls(0, np.zeros(clients, dtype=np.int64), 0)
-
-    @classmethod
-    def of(cls, line: Timeline) -> _Part:
-        counts = np.bincount(line.client, weights=line.draws, minlength=line.num_clients).astype(np.int64)
-        return cls(line.num_rounds, counts, int(line.ends[-1]) - line.start)
-
-    def joined(self, other: _Part) -> _Part:
-        return _Part(self.rounds + other.rounds, self.counts + other.counts, self.ticks + other.ticks)

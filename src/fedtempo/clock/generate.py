@@ -5,20 +5,22 @@ The law is the waiting rule, asked event by event; a rule's own `chunks` must gi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 import numpy as np
 
-from fedtempo.clock.carrier import Durations, VirtualCarrier, rounds
-from fedtempo.clock.events import Round
+from fedtempo.clock.carrier import Durations, VirtualCarrier, moment
+from fedtempo.clock.events import Event, Job, Round, Tick
+from fedtempo.clock.presence import Failures, Presence
 from fedtempo.clock.server import Server
 from fedtempo.clock.setting import Setting, chunk_updates
-from fedtempo.clock.ticks import MAX_TICKS, Exact, exact, text
+from fedtempo.clock.ticks import MAX_TICKS, Exact, exact, in_ticks, text
 from fedtempo.clock.timeline import Timeline
 from fedtempo.errors import ClockOverflow, InputError, UnlawfulRule
 
 _MAX_NUMBER = 2**31 - 1  # round and job numbers are kept in 32 bits
+_MAX_QUIET = 100_000  # moments after which a round of clients that come and go is given up
 
 
 def stream(
@@ -32,7 +34,7 @@ def stream(
             raise InputError(f"until: {until} is not above zero; give the time at which to stop")
         last = setting.ticks(horizon)
     left = max_rounds
-    source = None if by_rule else setting.rule.chunks(setting)
+    source = None if by_rule else quickly(setting)
     for chunk in source if source is not None else (chunk for chunk, _ in asked(setting, last)):
         if chunk.first_round + chunk.num_rounds > _MAX_NUMBER:
             raise ClockOverflow("more than 2^31 rounds; ask for less time or a longer wait")
@@ -47,7 +49,14 @@ def stream(
         if inside.num_rounds < chunk.num_rounds:
             break
     if until is None:
-        raise ClockOverflow("no further round ends within what a 64-bit clock can count; ask for fewer rounds")
+        gone = ", or ever: clients have left for good" if setting.availability is not None else ""
+        raise ClockOverflow(f"no further round ends within what a 64-bit clock can count{gone}; ask for fewer rounds")
+
+
+def quickly(setting: Setting) -> Iterator[Timeline] | None:
+    """The rule's own faster way, where there is one: it takes clients to be always there."""
+    chunks = setting.rule.chunks(setting)
+    return chunks if setting.availability is None else None
 
 
 def whole(
@@ -67,25 +76,52 @@ def whole(
     return Timeline.joined(chain([head], parts))
 
 
+class _Gathering(Server):
+    """A server that starts with whoever is there; its rule was checked with all clients when the setting was made."""
+
+    def start(self, now: Tick = 0) -> tuple[Job, ...]:
+        self._now = now
+        self._state, first = self.rule.start(self._view())
+        return self._send(first)
+
+
+def world(setting: Setting) -> tuple[Server, VirtualCarrier, Tick]:
+    """A server and a carrier for these clients, and when the server starts.
+
+    That is at 0, unless nobody is there and the rule has no interval to count: then with the first who joins.
+    """
+    times, availability = setting.times.always, setting.availability
+    durations = Durations(times, scale=in_ticks(times.unit, setting.unit), seed=setting.seed)
+    if availability is None:
+        return _server(setting, range(setting.num_clients)), VirtualCarrier(durations), 0
+    presence = Presence(setting, availability)
+    changes: Iterator[tuple[Tick, Event]] = presence.changes()
+    clients, start = presence.first, 0
+    if not clients and not setting.rule.waits:
+        start, first = next(changes)
+        changes, clients = chain([(start, first)], changes), frozenset([getattr(first, "client", 0)])
+    fails = Failures(availability.failure, setting.seed) if availability.fails else None
+    return _server(setting, clients), VirtualCarrier(durations, changes, fails), start
+
+
+def _server(setting: Setting, clients: Iterable[int]) -> Server:
+    kind = Server if setting.availability is None else _Gathering
+    return kind(setting.rule, clients, unit=setting.unit, seed=setting.seed, measures=setting.measures())
+
+
 def asked(setting: Setting, last: int = MAX_TICKS - 1) -> Iterator[tuple[Timeline, list[int | None]]]:
     """The law: the rule on a virtual carrier, rounds packed into chunks, with the rule's phase before each round."""
-    server, probe = (
-        Server(
-            setting.rule, range(setting.num_clients), unit=setting.unit, seed=setting.seed, measures=setting.measures()
-        )
-        for _ in range(2)
-    )
-    probe.start()
-    before = [probe.phase]
-    carrier = VirtualCarrier(Durations(setting.times, scale=setting.scale, seed=setting.seed))
-    source = rounds(server, carrier, until=last)
+    server, carrier, start = world(setting)
+    carrier.send(server.start(start))
+    before = [server.phase]
+    source = _rounds(setting, server, carrier, last)
     begin = 0
     for updates in chunk_updates():
         part = []
         for closed in islice(source, max(1, updates // setting.num_clients)):
             part.append(closed)
             before.append(server.phase)
-        if not part and not server.in_flight and server.deadline is None:
+        if not part and not server.in_flight and server.clients and server.deadline is None:
             raise UnlawfulRule(
                 f"{setting.rule!r} has stopped after round {server.version - 1}: no job is out and no deadline is set; "
                 "close the round, send models, or set a deadline"
@@ -94,6 +130,20 @@ def asked(setting: Setting, last: int = MAX_TICKS - 1) -> Iterator[tuple[Timelin
             return
         yield packed(setting, part, begin), before[:-1]
         begin, before = part[-1].end, before[-1:]
+
+
+def _rounds(setting: Setting, server: Server, carrier: VirtualCarrier, last: Tick) -> Iterator[Round]:
+    """As `rounds`, of a server that has started; a round that clients who come and go never let end is given up."""
+    most = _MAX_QUIET + 100 * setting.num_clients if setting.availability is not None else None
+    version, quiet = server.version, 0
+    while (yield from moment(server, carrier, last)):
+        quiet = quiet + 1 if server.version == version else 0
+        version = server.version
+        if most is not None and quiet > most:
+            raise InputError(
+                f"{setting.rule!r}: round {version} does not end: {most} times somebody came, went or failed; "
+                "give clients longer stays, shorter jobs or fewer failures"
+            )
 
 
 def packed(setting: Setting, part: list[Round], start: int) -> Timeline:
@@ -151,6 +201,15 @@ class Recording:
             if not done:
                 raise
             self._source = iter(())
+        except InputError as error:
+            self._source = _refusing(error)
+            raise
+
+
+def _refusing(error: InputError) -> Iterator[Timeline]:
+    """What was refused once is refused again."""
+    raise error
+    yield
 
 
 def _after(chunks: Iterator[Timeline], number: int) -> Iterator[Timeline]:

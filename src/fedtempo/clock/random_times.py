@@ -109,6 +109,9 @@ class ExponentialTimes(RandomTimes):
     def __init__(self, means: Sequence[Exact], *, resolution: Exact | None = None) -> None:
         super().__init__(per_client(means, "mean time"), resolution)
 
+    def only(self, clients: Sequence[int]) -> ExponentialTimes:
+        return ExponentialTimes([self._means[i] for i in clients], resolution=self._unit)
+
     def quantile(self, client: Ints, share: Floats) -> Floats:
         return -self._floats[client] * np.log1p(-share)
 
@@ -141,6 +144,10 @@ class LogNormalTimes(RandomTimes):
             raise InputError(f"sigma: {sigma} must lie above 0 and be at most 5; for no spread use FixedTimes")
         self._sigma = np.array(widths)
         self._mu = np.log(self._floats) - self._sigma**2 / 2
+
+    def only(self, clients: Sequence[int]) -> LogNormalTimes:
+        sigma = [float(self._sigma[i]) for i in clients]
+        return LogNormalTimes([self._means[i] for i in clients], sigma=sigma, resolution=self._unit)
 
     def quantile(self, client: Ints, share: Floats) -> Floats:
         from scipy.special import ndtri
@@ -196,6 +203,10 @@ class UniformTimes(RandomTimes):
         super().__init__([(a + b) / 2 for a, b in zip(self._low, self._high, strict=True)], resolution)
         self._from = np.array([float(a) for a in self._low])
         self._width = np.array([float(b - a) for a, b in zip(self._low, self._high, strict=True)])
+
+    def only(self, clients: Sequence[int]) -> UniformTimes:
+        low, high = ([bounds[i] for i in clients] for bounds in (self._low, self._high))
+        return UniformTimes(low, high, resolution=self._unit)
 
     def quantile(self, client: Ints, share: Floats) -> Floats:
         return self._from[client] + self._width[client] * share

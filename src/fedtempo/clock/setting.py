@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedtempo.clock.ticks import MAX_TICKS, common_unit, in_ticks
 from fedtempo.clock.times import ClientTimes, Floats, Ints
 from fedtempo.clock.waiting import WaitingRule
+
+if TYPE_CHECKING:
+    from fedtempo.clock.availability import Availability
 
 CHUNK_UPDATES = 1 << 18
 """About how many updates the larger chunks of a timeline hold."""
@@ -54,6 +58,11 @@ class Setting:
     def num_clients(self) -> int:
         """M."""
         return self.times.num_clients
+
+    @property
+    def availability(self) -> Availability | None:
+        """When the clients are there; None: always."""
+        return self.times.availability
 
     def ticks(self, duration: Fraction) -> int:
         """A duration in ticks, rounded down."""

@@ -11,13 +11,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.ticks import MAX_TICKS, Exact, common_unit, exact, positive, text
 from fedtempo.errors import ClockOverflow, InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fedtempo.clock.absences import Given
+    from fedtempo.clock.availability import Availability
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -26,7 +32,7 @@ Floats = NDArray[np.float64]
 class ClientTimes(ABC):
     """How long each client's jobs take."""
 
-    law: ClassVar[str]
+    law: str
     """The law's name, as in ``--law``."""
 
     random: bool = True
@@ -34,6 +40,9 @@ class ClientTimes(ABC):
 
     memoryless: bool = False
     """Whether the time that is left of a job does not depend on the time that it has taken."""
+
+    availability: Availability | None = None
+    """When the clients are there, and how often their jobs fail; None: always, and never."""
 
     @property
     @abstractmethod
@@ -100,6 +109,35 @@ class ClientTimes(ABC):
     def job_period(self) -> Ints | None:
         """After how many jobs each client's durations repeat; None if they do not."""
         return None
+
+    @property
+    def always(self) -> ClientTimes:
+        """The times of the same clients if they were always there."""
+        return self
+
+    def available(
+        self,
+        *,
+        failure: Exact | Sequence[Exact] | None = None,
+        on: Exact | Sequence[Exact] | None = None,
+        off: Exact | Sequence[Exact] | None = None,
+        absences: Given | str | Path | None = None,
+        period: Exact | None = None,
+    ) -> ClientTimes:
+        """The same clients, now coming and going: ``times.available(failure=0.1, on=10, off=5)``.
+
+        `failure`: probability that a job fails, one number or one per client. `on` and `off`: mean times that a client
+        is there and away, exponential, in turn. `absences`: by client, when it is away, as {3: [(0, 12), (40, 60)],
+        7: [(25, None)]}, or a file with columns client, leaves, returns; with a `period` they repeat for ever. What the
+        clients had stays unless it is named.
+        """
+        from fedtempo.clock.available_times import available
+
+        return available(self, failure=failure, on=on, off=off, absences=absences, period=period)
+
+    def only(self, clients: Sequence[int]) -> ClientTimes:
+        """The times of some of the clients, numbered anew."""
+        raise InputError(f"{self!r} cannot be cut down to some of its clients; write its method only(clients)")
 
     def describe(self) -> list[str | float]:
         """Each client's mean time: exact text where it is exact, else a number."""
@@ -259,6 +297,9 @@ class FixedTimes(ClientTimes):
     @property
     def job_period(self) -> Ints:
         return np.ones(self.num_clients, dtype=np.int64)
+
+    def only(self, clients: Sequence[int]) -> FixedTimes:
+        return self._of_ticks(self._ticks[list(clients)], self._unit)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FixedTimes) and self._unit == other._unit and np.array_equal(self._ticks, other._ticks)

@@ -136,6 +136,9 @@ class TraceTimes(ClientTimes):
     def job_period(self) -> Ints | None:
         return None if self.random else self._length
 
+    def only(self, clients: Sequence[int]) -> TraceTimes:
+        return TraceTimes([self._rows[i] for i in clients], mode=self.mode, names=[self._names[i] for i in clients])
+
     def kinks(self) -> Floats:
         return np.unique(self._floats)
 

@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from fedtempo.clock.events import Action, Event, Failed, Joined, Send, Tick, View
+from fedtempo.errors import InputError
 
 if TYPE_CHECKING:
     from fedtempo.clock.setting import Setting
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 State = Any
 """A rule's memory: None, numbers, text, and tuples or dicts of them."""
+
+_SEVERAL = {"loss": "losses"}
 
 
 class WaitingRule(ABC):
@@ -52,6 +55,9 @@ class WaitingRule(ABC):
     returns_to_contributors: bool = True
     """Whether each contributor, and nobody else, gets the new model as soon as it is made."""
 
+    asks_for: tuple[str, ...] = ()
+    """Measures of trained models in `View.measures` by which the rule decides, as "loss"; no clock can run it ahead."""
+
     @property
     def waits(self) -> tuple[Fraction, ...]:
         """The durations that the rule itself measures out, so that the clock's tick divides them."""
@@ -78,6 +84,12 @@ class WaitingRule(ABC):
 
     def chunks(self, setting: Setting) -> Iterator[Timeline] | None:
         """The rounds from the start on, generated faster than by asking `decide`; None if there is no such way."""
+        if self.asks_for:
+            measures = " and ".join(_SEVERAL.get(name, name) for name in self.asks_for)
+            raise InputError(
+                f"{self!r} chooses by the {measures} of trained models, so that nobody can tell its rounds ahead of "
+                "training; use ft.simulate"
+            )
         return None
 
 

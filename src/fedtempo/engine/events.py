@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedtempo.engine.task import RUNS, Data, Runs, State, Task, Tree, at, loop, put, take
+from fedtempo.engine.task import RUNS, SHARE, Data, Runs, State, Task, Tree, at, loop, put, take
+from fedtempo.local.rule import Sent
+from fedtempo.server_rule import Arrival
 
 UNROLLED = 4
 GATHERED_BYTES = 1 << 22
@@ -25,6 +27,7 @@ class Events(NamedTuple):
     """Events on the device, padded to the capacity of a piece."""
 
     client: jax.Array
+    job: jax.Array
     read: jax.Array
     write: jax.Array
     closes: jax.Array
@@ -72,24 +75,28 @@ def event_loop(task: Task, turn: int) -> Callable[[State, Data, Runs, Events, An
 
 
 def _event(task: Task, state: State, data: Data, runs: Runs, event: Events, batches: Tree = None) -> State:
-    def of_run(
-        base: Tree, acc: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: jax.Array, gradient: Any
-    ) -> tuple[Tree, Tree, Tree]:
-        contribution, kept = task.job.work(gradient, base, kept, hyper)
-        acc = task.server.add(acc, contribution, weight, base, hyper)
-        model, closed = task.server.close(acc, hyper)
-        return jax.tree.map(partial(_either, event.closes), closed, acc), model, kept
+    own = runs.of_client(event.client)
 
-    def of_seed(base: Tree, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree) -> tuple[Tree, Tree, Tree]:
+    def of_run(
+        base: Sent, acc: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: jax.Array, gradient: Any, key: Any
+    ) -> tuple[Tree, Sent, Tree]:
+        answer, kept = task.answer(data, event.client, gradient, base, kept, hyper, own, key)
+        acc = task.server.add(acc, Arrival(answer, weight, own[SHARE], base), hyper)
+        model, closed = task.server.close(acc, hyper)
+        version = Sent(model, task.server.letter(closed))
+        return jax.tree.map(partial(_either, event.closes), closed, acc), version, kept
+
+    def of_seed(base: Sent, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree, key: Any) -> tuple[Tree, Sent, Tree]:
         gradient = task.gradient(data, event.client, rows, batch)
-        work = partial(of_run, gradient=gradient)
+        work = partial(of_run, gradient=gradient, key=key)
         over_runs = jax.vmap(work, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
-        found: tuple[Tree, Tree, Tree] = over_runs(base, acc, kept, runs.hyper, event.weight[runs.rule])
+        found: tuple[Tree, Sent, Tree] = over_runs(base, acc, kept, runs.hyper, event.weight[runs.rule])
         return found
 
     base, kept = at(state.slots, event.read), at(state.clients, event.client)
-    acc, model, kept = jax.vmap(of_seed)(base, state.acc, kept, event.rows, batches)
-    return State(put(state.slots, event.write, model), acc, put(state.clients, event.client, kept))
+    keys = task.noise(runs.noise, event.client, event.job)
+    acc, version, kept = jax.vmap(of_seed)(base, state.acc, kept, event.rows, batches, keys)
+    return State(put(state.slots, event.write, version), acc, put(state.clients, event.client, kept))
 
 
 def _either(first: jax.Array, one: jax.Array, other: jax.Array) -> jax.Array:

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.engine.events import Events, event_loop, turn_of
-from fedtempo.engine.numerics import Precision, cast, kept_as
+from fedtempo.engine.numerics import Precision, cast, kept_as, numerics
 from fedtempo.engine.on_device import OnDevice
 from fedtempo.engine.program import Piece
 from fedtempo.engine.task import FULL_BLOCK, RUNS, Runs, State, Task, Tree
 from fedtempo.engine.waves import GROUPS, Loaded, grouped, wave_loop, wave_starts
 from fedtempo.engine.work import gradient_work, loss_work
-from fedtempo.errors import InputError
-from fedtempo.local.batches import batch_key, init_key
+from fedtempo.local.batches import batch_key, compression_key, init_key
+from fedtempo.local.rule import Sent
 from fedtempo.measure import TILE, Meter
 from fedtempo.problems.problem import Problem
 from fedtempo.server_rule import LinearRule
@@ -61,10 +61,25 @@ class Machine(ABC):
         """The state before the first event."""
         return self.task.initial(model, num_slots, self.problem.num_clients)
 
-    def runs(self, seeds: tuple[int, ...], rules: list[int], hyper: Mapping[str, NDArray[np.float64]]) -> Runs:
-        """What tells the runs apart, on the device."""
-        numbers = {name: jnp.asarray(values, dtype=kept_as(self.dtype)) for name, values in hyper.items()}
-        return Runs(jnp.stack([batch_key(seed) for seed in seeds]), numbers, jnp.asarray(rules, dtype=jnp.int32))
+    def runs(
+        self,
+        seeds: tuple[int, ...],
+        rules: list[int],
+        hyper: Mapping[str, NDArray[np.float64]],
+        clients: Mapping[str, NDArray[Any]],
+    ) -> Runs:
+        """What tells the runs apart, and the clients, on the device."""
+
+        def placed(values: NDArray[Any]) -> jax.Array:
+            return jnp.asarray(values, dtype=kept_as(self.dtype) if values.dtype.kind == "f" else jnp.int32)
+
+        return Runs(
+            keys=jnp.stack([batch_key(seed) for seed in seeds]),
+            noise=jnp.stack([compression_key(seed) for seed in seeds]),
+            hyper={name: placed(values) for name, values in hyper.items()},
+            rule=jnp.asarray(rules, dtype=jnp.int32),
+            clients={name: placed(values) for name, values in clients.items()},
+        )
 
     def capacity(self, seeds: int, expected_events: float) -> int:
         """Events in a piece: as many as are drawn ahead without much memory."""
@@ -80,6 +95,28 @@ class Machine(ABC):
     def model_bytes(self) -> int:
         """Bytes of one model."""
         return self.problem.num_parameters * kept_as(self.dtype).itemsize
+
+    @cached_property
+    def version_bytes(self) -> int:
+        """Bytes of one version: a model, and what goes to clients with it."""
+        return self._bytes(lambda model: Sent(model, self.task.server.letter(self.task.server.start(model))))
+
+    @cached_property
+    def kept_bytes(self) -> int:
+        """Bytes that the server and all clients keep of one run, beside versions; with room for work."""
+        clients = self.problem.num_clients * self._bytes(self.task.work.start)
+        return clients + self._bytes(self.task.server.start) + 5 * self.model_bytes
+
+    def _bytes(self, function: Callable[[Tree], Tree]) -> int:
+        kept = kept_as(self.dtype)
+
+        def typed(leaf: Any) -> Any:
+            kind = kept if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.dtype
+            return jax.ShapeDtypeStruct(leaf.shape, kind)  # type: ignore[no-untyped-call]
+
+        with numerics(self.dtype):
+            found = jax.eval_shape(function, jax.tree.map(typed, self.problem.parameter_shapes))
+        return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(found))
 
     def _compile(self, name: str, function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()) -> Any:
         leaves, structure = jax.tree.flatten(args)
@@ -110,14 +147,14 @@ class Machine(ABC):
 
     def measure(self, state: State, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         """Measures of the model in a slot."""
-        args = (state.slots, np.int32(slot), self.on_device.train, self.on_device.test)
+        args = (state.slots.model, np.int32(slot), self.on_device.train, self.on_device.test)
         out = self._compile("measure", self.meter, *args)(*args)
         return {name: np.asarray(value) for name, value in out.items()}
 
     @staticmethod
     def model(state: State, slot: int) -> list[np.ndarray[Any, Any]]:
         """[seeds, …, runs] the leaves of the model in a slot."""
-        return [np.asarray(leaf[slot]) for leaf in jax.tree.leaves(state.slots)]
+        return [np.asarray(leaf[slot]) for leaf in jax.tree.leaves(state.slots.model)]
 
     def grown(self, state: State, num_slots: int) -> State:
         """The same state with room for more versions."""
@@ -148,7 +185,7 @@ class EventMachine(Machine):
         weight = padded(piece.weight.T.astype(kept_as(self.dtype)))
         args = (self.on_device.data, keys, client, job)
         rows = self._compile("draw", self.task.draw, *args)(*args)
-        return Events(client, padded(piece.read), padded(piece.write), padded(piece.closes), weight, rows)
+        return Events(client, job, padded(piece.read), padded(piece.write), padded(piece.closes), weight, rows)
 
     def advance(self, state: State, runs: Runs, loaded: Events, first: int, last: int) -> State:
         args = (state, self.on_device.data, runs, loaded, np.int32(first), np.int32(last))
@@ -159,13 +196,10 @@ class EventMachine(Machine):
 class WaveMachine(Machine):
     """Wave by wave (waves.py)."""
 
-    def __init__(self, problem: Problem, task: Task, dtype: Precision, on_device: OnDevice | None = None) -> None:
-        if not isinstance(task.server, LinearRule):
-            raise InputError(f"engine: waves add contributions up, which {task.server!r} does not; use events")
-        super().__init__(problem, task, dtype, on_device)
-
     def initial(self, model: Tree, num_slots: int) -> State:
-        return super().initial(model, num_slots)._replace(acc=())  # the model in the making has a slot
+        state = super().initial(model, num_slots)
+        linear = isinstance(self.task.server, LinearRule)
+        return state._replace(acc=()) if linear else state  # the model in the making has a slot
 
     WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
     width = 1

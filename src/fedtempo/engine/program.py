@@ -7,10 +7,10 @@ A timeline becomes a stream of pieces; measuring points lie between rounds and r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from fedtempo.clock.generate import stream
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.timeline import I32, Timeline
 from fedtempo.clock.times import Floats
+from fedtempo.engine.feedback import told_rounds
 from fedtempo.engine.slots import Slots
 from fedtempo.weighting import Weights
 
@@ -71,22 +72,30 @@ def pieces(
     times: Sequence[Fraction],
     capacity: int,
     max_marks: int,
+    losses: Callable[[int], NDArray[Any]] | None = None,
 ) -> Iterator[Piece]:
     """The run up to `until` in pieces of `capacity` events and at most `max_marks` measuring points.
 
-    Each measuring point holds a slot until its piece is done.
+    Each measuring point holds a slot until its piece is done. Where the rule chooses by `losses` of the model in a
+    slot, pieces end with each round, and a piece must be trained before the next is asked for.
     """
-    return _Cutter(setting, weights, times, capacity, max_marks).run(until)
+    return _Cutter(setting, weights, times, capacity, max_marks, losses).run(until)
 
 
 class _Cutter:
     """Turns timeline chunks into pieces."""
 
     def __init__(
-        self, setting: Setting, weights: Sequence[Weights], times: Sequence[Fraction], capacity: int, max_marks: int
+        self,
+        setting: Setting,
+        weights: Sequence[Weights],
+        times: Sequence[Fraction],
+        capacity: int,
+        max_marks: int,
+        losses: Callable[[int], NDArray[Any]] | None,
     ) -> None:
-        self._setting = setting
-        self._weights = weights
+        self._setting, self._losses = setting, losses
+        self._appliers = [w.applier() for w in weights]
         self._ticks = [setting.ticks(t) for t in times]
         self._capacity = capacity
         self._max_marks = max_marks
@@ -99,8 +108,13 @@ class _Cutter:
 
     def run(self, until: Fraction) -> Iterator[Piece]:
         rule = self._setting.rule
-        lines: Iterator[Timeline] = stream(self._setting, until=until)
-        if not (rule.barrier or rule.returns_to_contributors):  # who gets a version is known from the whole run only
+        losses = self._losses
+        if losses is not None:
+            lines = told_rounds(self._setting, until, lambda: losses(self._slots.current))
+        else:
+            lines = stream(self._setting, until=until)
+        told = rule.returns_to_contributors and self._setting.availability is None
+        if not (rule.barrier or told):  # who trains from a version, and comes back, is known from the whole run only
             parts = list(lines)
             bases = [part.base for part in parts] or [np.zeros(0, dtype=np.int32)]
             self._slots = Slots(self._setting, np.bincount(np.concatenate(bases)).astype(np.int32))
@@ -114,7 +128,7 @@ class _Cutter:
                 self._append(line[begin:stop])
                 rounds += stop - begin
                 begin = stop
-                while self._size >= self._capacity or len(self._marks) >= self._max_marks:
+                while self._size >= self._capacity or len(self._marks) >= self._max_marks or (losses and self._size):
                     yield self._piece(min(self._size, self._capacity))
         self._mark(rounds)
         while self._size or self._marks:
@@ -140,14 +154,14 @@ class _Cutter:
         read, write = self._slots.take(line)
         closes = np.zeros(line.num_updates, dtype=np.bool_)
         closes[line.offsets[1:][np.diff(line.offsets) > 0] - 1] = True
-        weight = np.stack([w.applied(line) for w in self._weights])
+        weight = np.stack([apply(line) for apply in self._appliers])
         self._parts.append(_Events(line.client, line.job, read, write, closes, weight))
         self._size += line.num_updates
 
     def _piece(self, size: int) -> Piece:
         """The first `size` events that are held, with the marks among them."""
         held = [np.concatenate(arrays, axis=-1) for arrays in zip(*self._parts, strict=True)] if self._parts else None
-        events = _Events(*(a[..., :size] for a in held)) if held is not None else _no_events(len(self._weights))
+        events = _Events(*(a[..., :size] for a in held)) if held is not None else _no_events(len(self._appliers))
         marks = tuple(mark for mark in self._marks if mark.event <= size)
         piece = Piece(self._first, *events, marks=marks, num_slots=self._slots.count)
         self._parts = [_Events(*(a[..., size:] for a in held))] if held is not None and size < self._size else []

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtempo.clock.generate import stream
 from fedtempo.clock.timeline import Timeline
+from fedtempo.engine.feedback import told_rounds
 from fedtempo.engine.numerics import Precision, cast, numerics
-from fedtempo.engine.oracle import oracle
+from fedtempo.engine.oracle import Lines, oracle
 from fedtempo.engine.program import grid_times
 from fedtempo.engine.session import Plan, Recorder, Snapshot
 from fedtempo.errors import InputError
@@ -19,17 +21,20 @@ from fedtempo.grid import Value
 from fedtempo.local.batches import init_key
 from fedtempo.local.rule import LocalRule
 from fedtempo.local.solvers import LocalOptax
+from fedtempo.parts import Parts
 from fedtempo.problems.problem import Problem
 
 
-def reference(plan: Plan, problem: Problem, local: LocalRule, shape: Mapping[str, Value], dtype: Precision) -> Snapshot:
+def reference(
+    plan: Plan, problem: Problem, local: LocalRule, shape: Mapping[str, Value], parts: Parts, dtype: Precision
+) -> Snapshot:
     """What a unit measures, and its final models, run by run."""
     if not isinstance(local, LocalOptax):
         raise InputError(f"local: the oracle runs LocalSGD and LocalOptax, not {local!r}; choose another engine")
     measure = _Plainly(problem, dtype)
     unit = plan.unit
     recorder = Recorder(plan)
-    parts = list(stream(plan.setting, until=plan.until))
+    line = _line(plan, measure, dtype)
     models = np.empty((plan.points, len(unit.seeds), len(unit.runs)), dtype=object)
     rounds = np.zeros(plan.points, dtype=np.int64)
     updates = np.zeros(plan.points, dtype=np.int64)
@@ -40,17 +45,19 @@ def reference(plan: Plan, problem: Problem, local: LocalRule, shape: Mapping[str
         for r, (rule, _) in enumerate(unit.runs):
             hyper = {**shape, **{name: float(values[r]) for name, values in plan.hyper.items()}}
             theta, point = first, 0
-            if parts:
-                line = Timeline.joined(parts)
-                for closed in oracle(problem, line, plan.weights[rule], local, hyper, seed=seed, dtype=dtype):
-                    while point < plan.points and ticks[point] < line.ends[closed.number]:
-                        models[point, s, r] = theta
-                        rounds[point], updates[point] = closed.number, line.offsets[closed.number]
+            done = (0, 0)
+            if line is not None:
+                weights = plan.weights[rule]
+                trained = oracle(
+                    problem, line, weights, local, hyper, parts=parts, clients=plan.clients, seed=seed, dtype=dtype
+                )
+                for closed in trained:
+                    while point < plan.points and ticks[point] < closed.end:
+                        models[point, s, r], (rounds[point], updates[point]) = theta, done
                         point += 1
-                    theta = closed.model
-                rounds[point:], updates[point:] = line.num_rounds, line.num_updates
+                    theta, done = closed.model, (closed.number + 1, closed.updates)
             for rest in range(point, plan.points):
-                models[rest, s, r] = theta
+                models[rest, s, r], (rounds[rest], updates[rest]) = theta, done
     with numerics(dtype):
         if plan.start > 0:
             firsts = [cast(problem.init(init_key(seed)), dtype) for seed in unit.seeds]
@@ -63,6 +70,22 @@ def reference(plan: Plan, problem: Problem, local: LocalRule, shape: Mapping[str
         for k in range(len(leaves[0][0]))
     ]
     return recorder.snapshot(final)
+
+
+def _line(plan: Plan, measure: _Plainly, dtype: Precision) -> Timeline | Lines | None:
+    """The rounds of a unit, or how they follow from its models; None if there are none."""
+    if plan.asks:
+
+        def told(newest: Callable[[], Any]) -> Iterator[Timeline]:
+            def losses() -> NDArray[Any]:
+                with numerics(dtype):
+                    return np.asarray(measure(newest())["client_loss"])
+
+            return told_rounds(plan.setting, plan.until, losses)
+
+        return told
+    lines = list(stream(plan.setting, until=plan.until))
+    return Timeline.joined(lines) if lines else None
 
 
 def _measured(measure: _Plainly, models: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ It can be cut at any stretch of events: `snapshot` holds all that a later sessio
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -42,6 +42,8 @@ class Unit:
     seeds: tuple[int, ...]
     runs: tuple[tuple[int, int], ...]
     """(weight rule, combination of traced axes) of each run."""
+    machine: int = 0
+    """Which of the study's machines runs it."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Plan:
     """One for each weight rule of the study."""
     hyper: dict[str, NDArray[np.float64]]
     """[runs] of every traced number."""
+    clients: dict[str, NDArray[Any]]
+    """[clients] of every number in which clients differ."""
     until: Fraction
     points: int
     start: Fraction
@@ -66,8 +70,17 @@ class Plan:
     bound: float
     """A run whose loss passes this many times max(1, its first loss) has diverged."""
 
-    def pieces(self) -> Iterator[Piece]:
-        """The program."""
+    @property
+    def asks(self) -> bool:
+        """Whether its rounds follow from the models that it trains."""
+        return bool(self.setting.rule.asks_for)
+
+    def first_piece(self) -> Piece:
+        """How the program begins."""
+        return next(self.pieces(lambda slot: np.zeros(self.setting.num_clients)))
+
+    def pieces(self, losses: Callable[[int], NDArray[Any]]) -> Iterator[Piece]:
+        """The program; `losses` are those of the model in a slot, for rules that choose by them."""
         return pieces(
             self.setting,
             self.weights,
@@ -75,6 +88,7 @@ class Plan:
             times=grid_times(self.until, self.points, self.start),
             capacity=self.capacity,
             max_marks=self.max_marks,
+            losses=losses if self.asks else None,
         )
 
 
@@ -146,8 +160,10 @@ class Session:
     def __init__(self, plan: Plan, machine: Machine, snapshot: Snapshot | None = None) -> None:
         self.plan, self.machine = plan, machine
         unit = plan.unit
-        self.runs = machine.runs(unit.seeds, [rule for rule, _ in unit.runs], plan.hyper)
+        self.runs = machine.runs(unit.seeds, [rule for rule, _ in unit.runs], plan.hyper, plan.clients)
         self.events_done = 0
+        self._told: list[NDArray[Any]] = []
+        """[clients] losses that clients were chosen by, choice by choice."""
         self.recorder = Recorder(plan)
         self.model: list[NDArray[Any]] | None = None
         """The final model, [seeds, …, runs] a leaf, once all is done."""
@@ -192,11 +208,24 @@ class Session:
     def _loaded(self) -> Iterator[tuple[Piece, Any]]:
         """Pieces that are still to do, made ready for the machine."""
         done, points_done = self.events_done, self.recorder.points_done
-        for piece in self.plan.pieces():
+        for piece in self.plan.pieces(self._losses()):
             last = piece.first + piece.num_events
             marked = any(mark.point >= points_done for mark in piece.marks)
             if last > done or (marked and last == done):
                 yield piece, self.machine.load(piece, self.plan.capacity, self.runs.keys)
+
+    def _losses(self) -> Callable[[int], NDArray[Any]]:
+        """Losses of the model in a slot, from the first choice on; those of earlier sessions are remembered."""
+        before = iter(list(self._told))
+
+        def losses(slot: int) -> NDArray[Any]:
+            if (known := next(before, None)) is not None:
+                return known
+            found: NDArray[Any] = self.machine.measure(self.state, slot)["client_loss"][0, :, 0]
+            self._told.append(found)
+            return found
+
+        return losses
 
     @property
     def finished(self) -> bool:
@@ -226,6 +255,8 @@ class Session:
         if not self.finished:
             out |= {f"state:{k}": np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(self.state))}
             out["cuts"] = self._cuts
+            if self.plan.asks:
+                out["told"] = np.array(self._told)
         return out
 
     @property
@@ -241,6 +272,7 @@ class Session:
             )
         self.events_done = int(saved["events_done"])
         self.recorder.restore(saved)
+        self._told = list(saved.get("told", ()))
         leaves, structure = jax.tree.flatten(self.state)
         there = [jnp.asarray(saved[f"state:{k}"]) for k in range(len(leaves))]
         self.state = State(*jax.tree.unflatten(structure, there))

@@ -25,7 +25,7 @@ class Slots:
     """Slots given out ahead of the run, round by round, and taken back by counting readers."""
 
     def __init__(self, setting: Setting, readers: I32 | None = None) -> None:
-        """`readers`: how many jobs start from each version; None if the rule says so by itself."""
+        """`readers`: how many jobs that count start from each version; None if the rule says so by itself."""
         self._barrier = setting.rule.barrier
         self._readers = readers
         self.current = FIRST

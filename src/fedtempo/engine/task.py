@@ -15,11 +15,14 @@ import jax
 import jax.numpy as jnp
 
 from fedtempo.engine.slots import FIRST, MAKING
-from fedtempo.local.batches import job_rows
-from fedtempo.local.rule import Gradient, Job, Params
+from fedtempo.grid import RATE
+from fedtempo.local.batches import job_key, job_rows
+from fedtempo.local.client import ClientWork, Kept
+from fedtempo.local.rule import STEPS, Answer, Gradient, Hyper, Job, Params, Sent
 from fedtempo.server_rule import ServerRule
 
 RUNS = -1
+SHARE = "importance"
 FULL_BLOCK = 256
 """Rows that a full gradient takes at once."""
 
@@ -30,8 +33,8 @@ T = TypeVar("T")
 class State(NamedTuple):
     """Everything that a run carries from event to event."""
 
-    slots: Tree
-    """[slots, seeds, …, runs] model versions."""
+    slots: Sent
+    """[slots, seeds, …, runs] model versions, and what goes to clients with them."""
     acc: Tree
     """[seeds, …, runs] what the server holds of the round in the making."""
     clients: Tree
@@ -43,10 +46,18 @@ class Runs(NamedTuple):
 
     keys: jax.Array
     """[seeds] of the batches."""
+    noise: jax.Array
+    """[seeds] of the compression."""
     hyper: dict[str, jax.Array]
     """[runs] of each hyper-parameter."""
     rule: jax.Array
     """[runs] which of the weight rules."""
+    clients: dict[str, jax.Array]
+    """[clients] numbers of each client: `SHARE`, and where clients differ in them `RATE` (a factor) and `STEPS`."""
+
+    def of_client(self, client: jax.Array) -> dict[str, jax.Array]:
+        """The numbers of one client."""
+        return {name: values[client] for name, values in self.clients.items()}
 
 
 class Data(NamedTuple):
@@ -62,8 +73,13 @@ class Task:
     """What is compiled: pure functions of fixed shape."""
 
     loss: Callable[[Params, Any], jax.Array]
-    job: Job
+    work: ClientWork
     server: ServerRule
+
+    @property
+    def job(self) -> Job:
+        """The solver's part of the work."""
+        return self.work.job
 
     def draw(self, data: Data, keys: jax.Array, client: jax.Array, job: jax.Array) -> jax.Array:
         """[events, seeds, steps, batch] the rows of each event; empty where a job takes all rows of its client."""
@@ -84,14 +100,45 @@ class Task:
             return lambda params, k: jax.grad(self.loss)(params, batch)
         return lambda params, k: jax.grad(self.loss)(params, take(data.rows, rows[k]))
 
+    def answer(
+        self,
+        data: Data,
+        client: jax.Array,
+        gradient: Gradient,
+        sent: Sent,
+        kept: Kept,
+        hyper: Hyper,
+        own: dict[str, jax.Array],
+        key: jax.Array | None,
+    ) -> tuple[Answer, Kept]:
+        """What a client sends back after a job; `own` are its numbers, `key` its compression's."""
+        if RATE in own:
+            hyper = {**hyper, RATE: hyper[RATE] * own[RATE].astype(hyper[RATE].dtype)}
+        if STEPS in own:
+            hyper = {**hyper, STEPS: own[STEPS]}
+
+        def full(here: Params) -> Params:
+            return full_gradient(self.loss, data, client, here)
+
+        return self.work(gradient, full, sent, kept, hyper, key)
+
+    def noise(self, keys: jax.Array, client: jax.Array, job: jax.Array) -> jax.Array | None:
+        """[seeds] the keys of a job's compression; None where there is none."""
+        if self.work.compression is None:
+            return None
+        fold = jax.vmap(job_key, (0, None, None))
+        keyed: jax.Array = fold(keys, client, job)
+        return keyed
+
     def initial(self, params: Tree, num_slots: int, num_clients: int) -> State:
         """Every client holds version 0, `params` [seeds, …, runs], and so does the model in the making."""
         places = jnp.array([MAKING, FIRST])
-        slots = jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype).at[places].set(x), params)
         over = partial(_over_seeds_and_runs, params)
-        kept = over(self.job.init)
-        clients = jax.tree.map(lambda x: jnp.repeat(x[None], num_clients, axis=0), kept)
-        return State(slots, over(self.server.start), clients)
+        acc = over(self.server.start)
+        first = Sent(params, over(lambda model: self.server.letter(self.server.start(model))))
+        slots = jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype).at[places].set(x), first)
+        clients = jax.tree.map(lambda x: jnp.repeat(x[None], num_clients, axis=0), over(self.work.start))
+        return State(slots, acc, clients)
 
 
 def _over_seeds_and_runs(params: Tree, function: Callable[[Params], Tree]) -> Tree:

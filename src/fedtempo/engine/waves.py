@@ -5,7 +5,8 @@ every job in flight is. Their contributions are computed at once, and the models
 
     θ after event k  =  making + η_g Σ_{j ≤ k} ω_j Δ_j               a prefix sum, exact up to rounding
 
-Waves are padded to one width; a group of waves is one call. Only rounds that close write their slot.
+A server that does more than add up takes the contributions of a wave one after the other. Waves are padded to one
+width; a group of waves is one call. Only rounds that close write their slot.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 
 from fedtempo.engine.program import Piece
 from fedtempo.engine.slots import MAKING, NOBODYS
-from fedtempo.engine.task import RUNS, Data, Runs, State, Task, Tree, at
-from fedtempo.server_rule import LinearRule
+from fedtempo.engine.task import RUNS, SHARE, Data, Runs, State, Task, Tree, at, put
+from fedtempo.local.rule import Answer, Sent
+from fedtempo.server_rule import Arrival, LinearRule
 
 GROUPS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Waves in one call, as the work of a wave allows: the last call of a piece is filled up with empty ones."""
@@ -94,10 +96,11 @@ def wave_loop(task: Task) -> Callable[[State, Data, Runs, Waves, jax.Array], Sta
         client, job, read, write, active = (mine.events[..., k] for k in range(5))
         drawn = task.draw(data, runs.keys, client.reshape(-1), job.reshape(-1))
         rows = drawn.reshape(*client.shape, *drawn.shape[1:])
-        lanes = _Lanes(client, read, write, active > 0, mine.weight[..., runs.rule], rows)
+        lanes = _Lanes(client, job, read, write, active > 0, mine.weight[..., runs.rule], rows)
+        one = _wave if isinstance(task.server, LinearRule) else _wave_in_order
 
         def turn(now: State, wave: _Lanes) -> tuple[State, None]:
-            return _wave(task, now, data, runs.hyper, wave), None
+            return one(task, now, data, runs, wave), None
 
         end: State = jax.lax.scan(turn, state, lanes)[0]
         return end
@@ -109,6 +112,7 @@ class _Lanes(NamedTuple):
     """The events of one wave, or of several: [(waves,) width] each."""
 
     client: jax.Array
+    job: jax.Array
     read: jax.Array
     write: jax.Array
     active: jax.Array
@@ -116,36 +120,79 @@ class _Lanes(NamedTuple):
     rows: jax.Array
 
 
-def _wave(task: Task, state: State, data: Data, hyper: dict[str, jax.Array], wave: _Lanes) -> State:
+def _answers(task: Task, base: Sent, state: State, data: Data, runs: Runs, wave: _Lanes) -> tuple[Answer, Tree]:
+    """[width, seeds, …, runs] what the clients of a wave send back, and what they keep."""
+
+    def of_lane(base: Sent, kept: Tree, lane: _Lanes) -> tuple[Answer, Tree]:
+        own = runs.of_client(lane.client)
+
+        def of_seed(base: Sent, kept: Tree, rows: jax.Array, key: Any) -> tuple[Answer, Tree]:
+            gradient = task.gradient(data, lane.client, rows)
+
+            def of_run(base: Sent, kept: Tree, hyper: dict[str, jax.Array]) -> tuple[Answer, Tree]:
+                return task.answer(data, lane.client, gradient, base, kept, hyper, own, key)
+
+            return jax.vmap(of_run, in_axes=(RUNS, RUNS, 0), out_axes=RUNS)(base, kept, runs.hyper)
+
+        return jax.vmap(of_seed)(base, kept, lane.rows, task.noise(runs.noise, lane.client, lane.job))
+
+    kept = jax.tree.map(lambda x: x[wave.client], state.clients)
+    found: tuple[Answer, Tree] = jax.vmap(of_lane)(base, kept, wave)
+    return found
+
+
+def _kept(state: State, data: Data, wave: _Lanes, kept: Tree) -> Tree:
+    """What all clients keep after a wave."""
+    owner = jnp.where(wave.active, wave.client, jnp.int32(data.size.shape[0]))
+    return jax.tree.map(lambda x, v: x.at[owner].set(v, mode="drop"), state.clients, kept)
+
+
+def _wave(task: Task, state: State, data: Data, runs: Runs, wave: _Lanes) -> State:
     rule = cast(LinearRule, task.server)
 
-    def of_lane(base: Tree, kept: Tree, client: jax.Array, weight: jax.Array, rows: jax.Array) -> tuple[Tree, Tree]:
-        def of_seed(base: Tree, kept: Tree, rows: jax.Array) -> tuple[Tree, Tree]:
-            gradient = task.gradient(data, client, rows)
-
-            def of_run(base: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: jax.Array) -> tuple[Tree, Tree]:
-                contribution, kept = task.job.work(gradient, base, kept, hyper)
-                return rule.step(contribution, weight, hyper), kept
-
-            return jax.vmap(of_run, in_axes=(RUNS, RUNS, 0, 0), out_axes=RUNS)(base, kept, hyper, weight)
-
-        return jax.vmap(of_seed)(base, kept, rows)
+    def step(answer: Answer, weight: jax.Array) -> Tree:
+        over_runs = jax.vmap(rule.step, in_axes=(RUNS, 0, 0), out_axes=RUNS)
+        return jax.vmap(over_runs, in_axes=(0, None, None))(answer.change, weight, runs.hyper)
 
     # The model in the making is read and written with the others: as a value of its own it would cost two more kernels.
     making = jnp.full(1, MAKING, dtype=wave.read.dtype)
     read, write = jnp.concatenate([wave.read, making]), jnp.concatenate([wave.write, making])
-    models = jax.tree.map(lambda x: x.at[read].get(mode="promise_in_bounds"), state.slots)
-    base = jax.tree.map(lambda x: x[:-1], models)
-    kept = jax.tree.map(lambda x: x[wave.client], state.clients)
-    steps, kept = jax.vmap(of_lane)(base, kept, wave.client, wave.weight, wave.rows)
+    versions = jax.tree.map(lambda x: x.at[read].get(mode="promise_in_bounds"), state.slots)
+    answers, kept = _answers(task, jax.tree.map(lambda x: x[:-1], versions), state, data, runs, wave)
+    steps = jax.vmap(step)(answers, wave.weight)
     steps = jax.tree.map(lambda x: jnp.where(_as(wave.active, x), x, 0), steps)
-    after = jax.tree.map(lambda x, v: prefix_sums(x[-1], v), models, steps)
+    after = jax.tree.map(lambda x, v: prefix_sums(x[-1], v), versions.model, steps)
     values = jax.tree.map(lambda v: jnp.concatenate([v, v[-1:]]), after)
-    slots = jax.tree.map(lambda x, v: x.at[write].set(v, mode="promise_in_bounds"), state.slots, values)
-    nobody = jnp.int32(data.size.shape[0])
-    owner = jnp.where(wave.active, wave.client, nobody)
-    clients = jax.tree.map(lambda x, v: x.at[owner].set(v, mode="drop"), state.clients, kept)
-    return State(slots, state.acc, clients)
+    model = jax.tree.map(lambda x, v: x.at[write].set(v, mode="promise_in_bounds"), state.slots.model, values)
+    return State(state.slots._replace(model=model), state.acc, _kept(state, data, wave, kept))
+
+
+def _wave_in_order(task: Task, state: State, data: Data, runs: Runs, wave: _Lanes) -> State:
+    """The clients' work at once, the server's one after the other."""
+    base: Sent = jax.tree.map(lambda x: x.at[wave.read].get(mode="promise_in_bounds"), state.slots)
+    answers, kept = _answers(task, base, state, data, runs, wave)
+
+    def enter(now: tuple[Tree, Tree], lane: tuple[_Lanes, Answer, Sent]) -> tuple[tuple[Tree, Tree], None]:
+        (slots, acc), (event, answer, sent) = now, lane
+        share = runs.of_client(event.client)[SHARE]
+
+        def of_run(acc: Tree, answer: Answer, sent: Sent, weight: jax.Array, hyper: Any) -> tuple[Tree, Tree, Sent]:
+            added = task.server.add(acc, Arrival(answer, weight, share, sent), hyper)
+            model, closed = task.server.close(added, hyper)
+            return added, closed, Sent(model, task.server.letter(closed))
+
+        over_runs = jax.vmap(of_run, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
+        over_seeds = jax.vmap(over_runs, in_axes=(0, 0, 0, None, None))
+        added, closed, version = over_seeds(acc, answer, sent, event.weight, runs.hyper)
+        closes = event.active & (event.write != NOBODYS)
+
+        def following(before: jax.Array, with_it: jax.Array, anew: jax.Array) -> jax.Array:
+            return jnp.where(closes, anew, jnp.where(event.active, with_it, before))
+
+        return (put(slots, event.write, version), jax.tree.map(following, acc, added, closed)), None
+
+    (slots, acc), _ = jax.lax.scan(enter, (state.slots, state.acc), (wave, answers, base))
+    return State(slots, acc, _kept(state, data, wave, kept))
 
 
 def prefix_sums(start: jax.Array, steps: jax.Array) -> jax.Array:

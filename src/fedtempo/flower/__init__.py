@@ -10,6 +10,7 @@ except ImportError as error:
     raise ImportError("fedtempo.flower needs Flower: pip install 'fedtempo[flower]'") from error
 
 from fedtempo.flower.clock import Clock, WallClock
+from fedtempo.flower.compressing import compressing
 from fedtempo.flower.costs import CarrierCosts
 from fedtempo.flower.faults import Fault
 from fedtempo.flower.record import Record, recorded
@@ -32,6 +33,7 @@ __all__ = [
     "TimedStrategy",
     "UpdateRecord",
     "WallClock",
+    "compressing",
     "recorded",
     "replay",
 ]

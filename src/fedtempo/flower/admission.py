@@ -1,7 +1,8 @@
 """What may enter the model: a reply becomes a contribution, or a reason why not.
 
 Δ_i = θ_i − θ^{ρ_i(n)}, scaled by min(1, clip/‖Δ_i‖) where a largest norm is asked for. ‖·‖ is over all floating arrays.
-Whole numbers (counters of batches) are kept as floats here, and rounded when the model is made.
+Whole numbers (counters of batches) are kept as floats here, and rounded when the model is made. A compressed reply is
+decoded first, and then a reply like any other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedtempo.flower.arrays import Arrays, read
+from fedtempo.flower.arrays import Arrays, read, size
+from fedtempo.flower.compressing import MARKER, decompressed
 
 _ENOUGH_NORMS = 5
 _NORMS_KEPT = 101
@@ -33,6 +35,8 @@ class Contribution(NamedTuple):
     metrics: dict[str, Any]
     content: RecordDict
     """The reply without its arrays, for the functions that aggregate metrics."""
+    bytes_up: int = 0
+    """Bytes of its arrays as Flower carried them."""
 
 
 class Refused(NamedTuple):
@@ -66,7 +70,7 @@ class Admission:
         if not (math.isfinite(examples) and examples > 0):
             return Refused(f"{self._examples_key} is {examples:g}; it must be above zero and finite")
         with np.errstate(all="ignore"):
-            delta = _delta(arrays, base)
+            delta = _delta(arrays, base) if MARKER not in content else _decoded(arrays, content[MARKER], base)
             if isinstance(delta, Refused):
                 return delta
             norm = _norm(delta, base)
@@ -78,9 +82,9 @@ class Admission:
             factor = 1.0
             if self._clip is not None and norm > self._clip:
                 factor = self._clip / norm
-        rest = RecordDict({name: record for name, record in content.items() if name != key})
+        rest = RecordDict({name: record for name, record in content.items() if name not in (key, MARKER)})
         return Contribution(
-            delta, float(examples), norm, factor, metrics, rest
+            delta, float(examples), norm, factor, metrics, rest, size(arrays)
         )  # it may wait for long: without its arrays
 
     def _too_large(self, norm: float) -> str | None:
@@ -138,6 +142,19 @@ def _delta(record: ArrayRecord, base: Arrays) -> Arrays | Refused:
             part = array.astype(np.float64) - theta.astype(np.float64)
         delta[name] = np.asarray(part)  # NumPy makes a number of an array without dimensions
     return delta
+
+
+def _decoded(record: ArrayRecord, marker: object, base: Arrays) -> Arrays | Refused:
+    try:
+        found = decompressed(marker, record, base)
+    except Exception as error:  # whatever bytes a client sends
+        return Refused(f"its compressed arrays cannot be read: {_short(str(error))}")
+    for name, theta in base.items():
+        if theta.dtype.kind == "c":
+            found[name] = np.asarray(found[name] - theta)
+        elif theta.dtype.kind != "f":
+            found[name] = np.asarray(found[name].astype(np.float64) - theta.astype(np.float64))
+    return found
 
 
 def _norm(delta: Arrays, base: Arrays) -> float | Refused:

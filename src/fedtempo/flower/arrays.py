@@ -79,6 +79,11 @@ def read(array: Array) -> NDArray[Any]:
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
+def size(record: ArrayRecord) -> int:
+    """Bytes of a record's arrays as Flower carries them."""
+    return sum(len(array.data) for array in record.values())
+
+
 @lru_cache(maxsize=4096)
 def _head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, bytes]:
     """The type's name, and the header."""

@@ -1,16 +1,17 @@
 """What really happened, in the simulator's own format: a timeline, the weights that were used, the clients' times.
 
-The timeline is in nanoseconds; ω_i(n) includes clipping, so that θ^{n+1} = θ^n + η_g Σ ω_i(n) Δ_i holds as it stands.
+The timeline is in nanoseconds; ω_i(n) includes clipping, so that θ^{n+1} = θ^n + η_g Σ ω_i(n) Δ_i holds as it stands,
+or what the scheme's server rule makes of it.
 Times are rounded up to whole milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from fedtempo.flower.result import Result, RoundRecord
 from fedtempo.flower.state import RunFolder
 from fedtempo.flower.told import Told, retold
 from fedtempo.schemes import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
+
+if TYPE_CHECKING:
+    from fedtempo.server_steps import MixModels, ServerOptimizer
 
 _MILLISECOND = 10**6
 
@@ -68,6 +72,8 @@ class Record:
     """[updates] when each job that a round has taken was sent, in nanoseconds."""
     arrived: I64
     """[updates] when its update arrived."""
+    bytes_up: I64
+    """[updates] bytes of its arrays as Flower carried them; 0 where an older version did not count them."""
     faults: tuple[Fault, ...]
     """What went wrong, in order."""
 
@@ -118,6 +124,7 @@ class Record:
             first=(),
             sent=self.sent[order],
             arrived=self.arrived[order],
+            bytes_up=self.bytes_up[order],
             faults=(),
         )
 
@@ -158,6 +165,7 @@ def _of(journal: Journal) -> Record:
         told=tuple(journal.told),
         sent=np.array([update.sent for update in updates], dtype=np.int64),
         arrived=np.array([update.arrived for update in updates], dtype=np.int64),
+        bytes_up=np.array([update.bytes_up for update in updates], dtype=np.int64),
         faults=tuple(journal.faults),
     )
 
@@ -176,7 +184,31 @@ def _timeline(rounds: list[RoundRecord], clients: int) -> Timeline:
 
 
 def scheme_of(spec: Mapping[str, Any]) -> Scheme:
-    """The scheme that a run was made with."""
+    """The scheme that a run was made with, and its server rule."""
+    scheme = _plain(spec)
+    return scheme if "server" not in spec else scheme.using(server=_server(spec["server"]))
+
+
+def _server(spec: Mapping[str, Any]) -> ServerOptimizer | MixModels:
+    from fedtempo.server_steps import FedAdaGrad, FedAdam, FedYogi, MixModels, SlowMo
+
+    rules: dict[str, Callable[..., ServerOptimizer | MixModels]] = {
+        "slowmo": SlowMo,
+        "fedadam": FedAdam,
+        "fedyogi": FedYogi,
+        "fedadagrad": FedAdaGrad,
+        "mixing": MixModels,
+    }
+    name, numbers = spec.get("name"), {key: value for key, value in spec.items() if key != "name"}
+    if name not in rules:
+        raise InputError(f"server rule {name!r} is not one of {', '.join(rules)}")
+    try:
+        return rules[name](**numbers)
+    except TypeError:
+        raise InputError(f"server rule {name}: {', '.join(numbers)} are not the numbers that it has here") from None
+
+
+def _plain(spec: Mapping[str, Any]) -> Scheme:
     match spec:
         case {"name": "fedavg"}:
             return FedAvg()

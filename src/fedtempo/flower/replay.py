@@ -1,18 +1,23 @@
-"""The model of a recorded run by the oracle: Algorithm 1 on the recorded timeline, with the weights that were used."""
+"""The model of a recorded run by the oracle: Algorithm 1 on the recorded timeline, with the weights that were used.
+
+The server rule is the recorded one too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from fedtempo.engine.numerics import Precision
-from fedtempo.engine.oracle import oracle
 from fedtempo.errors import InputError
 from fedtempo.flower.record import Record
-from fedtempo.grid import Value
-from fedtempo.local.solvers import LocalOptax
-from fedtempo.problems.problem import Problem
-from fedtempo.weighting import Weights
+from fedtempo.parts import Parts
+
+if TYPE_CHECKING:
+    from fedtempo.engine.numerics import Precision
+    from fedtempo.grid import Value
+    from fedtempo.local.solvers import LocalOptax
+    from fedtempo.problems.problem import Problem
+    from fedtempo.weighting import Weights
 
 
 def replay(
@@ -44,8 +49,19 @@ def replay(
         if len(axis.values) > 1:
             raise InputError(f"local: {axis.name} has {len(axis.values)} values; a run had one")
         hyper[axis.name] = axis.values[0]
+    from fedtempo.engine.oracle import oracle  # JAX, which a client that imports fedtempo.flower need not load
+    from fedtempo.server_steps import MixModels
+
+    server = run.scheme.parts.server
+    in_order = [clients[record.names[i]] for i in record.timeline.client.tolist()]
+    if isinstance(server, MixModels) and in_order != run.timeline.client.tolist():
+        raise InputError(
+            "clients: mixing goes by the order of a round's updates, and by these numbers it would be another; number "
+            "the clients in the record's order"
+        )
     model = None
-    weights = cast(Weights, run.weights)
-    for closed in oracle(problem, run.timeline, weights, local, hyper, seed=seed, dtype=dtype):
+    weights = cast("Weights", run.weights)
+    parts = Parts(server=server)
+    for closed in oracle(problem, run.timeline, weights, local, hyper, parts=parts, seed=seed, dtype=dtype):
         model = closed.model
     return model

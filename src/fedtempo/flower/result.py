@@ -33,6 +33,8 @@ class UpdateRecord(NamedTuple):
     """ω_i(n)."""
     clipped: float
     """Factor by which its norm was clipped, 1 if it was not."""
+    bytes_up: int = 0
+    """Bytes of its arrays as Flower carried them; 0 in records of versions that did not count them."""
 
     @property
     def duration(self) -> float:
@@ -106,9 +108,18 @@ class Result(strategy.Result):
         return (
             f"Rounds: {len(sizes)}{idle} in {span:.1f} s, {_counted(sum(sizes), 'update')}; stopped: {self.stopped}\n"
             f"Client times: {times or 'none'}{more}\n"
+            f"Received: {in_bytes(sum(update.bytes_up for closed in self.rounds for update in closed.updates))}\n"
             f"Server: {self.carrier}\n"
             f"Faults: {wrong.total()}{f' ({kinds})' if kinds else ''}"
         )
+
+
+def in_bytes(number: int) -> str:
+    """A number of bytes in words, as "1.23 MB"."""
+    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
+        if number >= 999.5 * 1000 ** (power - 1):
+            return f"{number / 1000**power:.3g} {unit}"
+    return _counted(number, "byte")
 
 
 def _counted(number: int, what: str) -> str:

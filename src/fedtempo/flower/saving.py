@@ -15,6 +15,7 @@ from fedtempo.flower.identity import Roster
 from fedtempo.flower.journal import Journal
 from fedtempo.flower.settings import Settings
 from fedtempo.flower.state import RunFolder, difference
+from fedtempo.flower.versions import Memory
 
 
 class Saved(NamedTuple):
@@ -29,6 +30,12 @@ class Saved(NamedTuple):
         """The snapshot of its server."""
         snapshot: dict[str, Any] = self.state["server"]
         return snapshot
+
+    @property
+    def memory(self) -> Memory:
+        """What its server rule remembered."""
+        kept: Memory = self.state["memory"]
+        return kept
 
     def take_up(self, desk: ClientDesk, estimates: Estimates, journal: Journal) -> None:
         """Know what that run knew."""
@@ -85,7 +92,13 @@ class Saver:
         return self.active and server_round % self._settings.checkpoint_every == 0
 
     def write(
-        self, snapshot: dict[str, Any], arrays: Arrays, desk: ClientDesk, estimates: Estimates, journal: Journal
+        self,
+        snapshot: dict[str, Any],
+        arrays: Arrays,
+        desk: ClientDesk,
+        estimates: Estimates,
+        journal: Journal,
+        memory: Memory = (),
     ) -> None:
         """Save all that a later run needs to go on from here."""
         if self._folder is None:
@@ -102,4 +115,4 @@ class Saver:
             "importance": journal.importance,
             "server_lr": journal.server_lr,
         }
-        self._folder.write(state, arrays, journal.new_lines())
+        self._folder.write(state, arrays, journal.new_lines(), memory)

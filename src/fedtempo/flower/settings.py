@@ -97,6 +97,43 @@ class Settings:
         return True
 
 
+def on_flower(scheme: Scheme, server: object) -> Scheme:
+    """The scheme with a server rule; parts that are the clients' work are refused, since clients are the user's own."""
+    parts = scheme.parts
+    if parts.correction is not None:
+        raise _clients_own("scheme", parts.correction.label)
+    if parts.compression is not None:
+        raise InputError(
+            f"scheme: {parts.compression.label} is done by clients; leave it out, and compress in the ClientApp by "
+            "fedtempo.flower's compressing"
+        )
+    if parts.client_steps or parts.client_rates or parts.compensate in ("rate", "work"):
+        raise InputError(
+            "scheme: local steps and local learning rates are the ClientApp's own on Flower; leave client_steps, "
+            "client_rates and compensate out"
+        )
+    if server is None:
+        return scheme
+    from fedtempo.local.correction import Correction  # JAX, which is there where a server rule was made
+    from fedtempo.server_steps import MixModels, ServerOptimizer
+
+    if isinstance(server, Correction):
+        raise _clients_own("server", server.label)
+    if not isinstance(server, ServerOptimizer | MixModels):
+        raise InputError(
+            f"server: {server!r} is no server rule; give one, as fedtempo's FedAdam(), SlowMo(0.9) or MixModels(), or "
+            "leave it out for the weighted sum"
+        )
+    return scheme.using(server=server)
+
+
+def _clients_own(what: str, correction: str) -> InputError:
+    return InputError(
+        f"{what}: {correction} corrects what clients do, and on Flower that is your own ClientApp, which sends back a "
+        "model and nothing else; leave it out, or simulate it"
+    )
+
+
 def known(given: Collection[str], there: Collection[str], whose: str) -> None:
     """Refuse arguments that there are not."""
     for name in given:

@@ -1,6 +1,7 @@
 """The folder of a run, from which it can go on after a crash at any moment. Plain JSON and NPZ, no pickle.
 
-    state.npz       the model, the version, the rule's state, estimates, who is who, written whole after a round
+    state.npz       the model, the version, the rule's state, what the server rule remembers, estimates, who is who,
+                    written whole after a round
     rounds.jsonl    the journal; the state knows how much of it is true
 
 A line is on the disk before the state that counts it, so that the state never promises more than there is. Who writes
@@ -12,12 +13,13 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtempo.errors import DataMissing, InputError, ResultsConflict
 from fedtempo.flower.arrays import Arrays
@@ -29,7 +31,9 @@ try:
 except ImportError:  # not a Unix: done without
     fcntl = None
 
-FORMAT = 1
+FORMAT = 2
+_SUM = 1
+"""The format of runs without a server rule, which earlier versions read too."""
 
 
 class RunFolder:
@@ -94,15 +98,21 @@ class RunFolder:
             self._lock.close()
             self._lock = None
 
-    def write(self, state: Mapping[str, Any], arrays: Arrays, lines: list[str]) -> None:
+    def write(
+        self, state: Mapping[str, Any], arrays: Arrays, lines: list[str], memory: Sequence[NDArray[Any]] = ()
+    ) -> None:
         """Save the lines, and then the state that counts them; all of it is on the disk when this returns."""
         if lines:
             with self._journal.open("ab") as file:
                 file.write("".join(f"{line}\n" for line in lines).encode())
                 _to_disk(file)
                 self._written = file.tell()
-        document = {"format": FORMAT, "journal": self._written, "arrays": list(arrays), **state}
+        ruled = "server" in state["about"]["scheme"]
+        document = {"format": FORMAT if ruled else _SUM, "journal": self._written, "arrays": list(arrays), **state}
         named: dict[str, Any] = {f"array{place}": array for place, array in enumerate(arrays.values())}
+        if ruled:
+            document["memory"] = len(memory)
+            named |= {f"memory{place}": part for place, part in enumerate(memory)}
         text = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
 
         def fill(file: BinaryIO) -> None:
@@ -117,7 +127,7 @@ class RunFolder:
             os.close(handle)
 
     def read(self) -> tuple[dict[str, Any], Arrays, list[str]]:
-        """The state, the model and the lines of the last round that was saved."""
+        """The state, the model and the lines of the last round that was saved; `memory` of the state has arrays."""
         if not self.holds_a_run():
             raise DataMissing(f"{self.path}: no run is saved there (no state.npz); check the path")
         try:
@@ -125,6 +135,7 @@ class RunFolder:
                 state: dict[str, Any] = json.loads(saved["document"].tobytes())
                 found = int(state["format"])
                 arrays = {name: saved[f"array{place}"] for place, name in enumerate(state["arrays"])}
+                state["memory"] = [saved[f"memory{place}"] for place in range(state.get("memory", 0))]
         except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile, EOFError) as error:
             raise InputError(f"{self._state}: cannot be read ({error}); choose another folder") from None
         if found > FORMAT:

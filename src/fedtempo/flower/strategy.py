@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
@@ -30,11 +30,16 @@ from fedtempo.flower.settings import (
     function,
     key,
     known,
+    on_flower,
     share,
 )
 from fedtempo.flower.training import Training
+from fedtempo.importance import Importance
 from fedtempo.schemes import Scheme, whole
 from fedtempo.weighting import WeightRule, weight_rule
+
+if TYPE_CHECKING:
+    from fedtempo.server_steps import MixModels, ServerOptimizer
 
 log = logging.getLogger("flwr")
 
@@ -55,6 +60,7 @@ class Options(TypedDict, total=False):
     train_metrics_aggr_fn: MetricsFn | None
     evaluate_metrics_aggr_fn: MetricsFn | None
     weights: str | WeightRule
+    server: ServerOptimizer | MixModels | None
     server_lr: float
     importance: Mapping[str, Exact] | None
     times: Mapping[str, Exact] | None
@@ -77,6 +83,7 @@ class TimedStrategy(flower.FedAvg):
     Beside the arguments of Flower's FedAvg (clients do not evaluate unless `fraction_evaluate` is given):
 
     weights            a weight rule or its name; "time-based" keeps every client's importance whatever its speed
+    server             what makes a model of a round's contributions, as FedAdam(); None: their weighted sum
     server_lr          η_g
     importance         by identity; without it, the number of examples that clients report
     times              seconds a job takes, by identity: weights follow from these, and nothing is estimated
@@ -118,18 +125,25 @@ class TimedStrategy(flower.FedAvg):
             evaluate_metrics_aggr_fn=given.get("evaluate_metrics_aggr_fn"),
         )
         self.fraction_evaluate = share(given.get("fraction_evaluate", 0.0), "fraction_evaluate")
-        self.scheme = scheme
+        self.scheme = on_flower(scheme, given.get("server"))
         self._options = given
         self._settings()
 
     def _settings(self) -> Settings:
         given = self._options
-        weights, limit = given.get("weights", "time-based"), given.get("norm_limit", 100.0)
+        weights = given.get("weights", self.scheme.parts.weights or "time-based")
+        limit = given.get("norm_limit", 100.0)
         if not isinstance(weights, str | WeightRule):
             raise InputError(f"weights: {weights!r} is no weight rule; give one, or its name")
+        rule = weight_rule(weights)
+        if rule.tracker(Importance(None, 1), 1) is not None:
+            raise InputError(
+                f"weights: {rule.label} follow from the rounds of a simulation; a server estimates its own, "
+                "use time-based"
+            )
         return Settings(
             scheme=self.scheme,
-            weights=weight_rule(weights),
+            weights=rule,
             server_lr=float(positive(given.get("server_lr", 1.0), "server_lr")),
             importance=_maybe(by_identity, given.get("importance"), "importance"),
             times=_maybe(by_identity, given.get("times"), "times"),

@@ -2,6 +2,8 @@
 
     for each closed round n:   θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i;   save;   send θ^{n+1} to the contributors
 
+The scheme's server rule takes the sum's place where it has one.
+
 Everything that happens goes through `moment` of the simulator's clock; models are here and nowhere below.
 """
 
@@ -17,7 +19,7 @@ from flwr.serverapp import Grid
 from fedtempo.clock.carrier import moment
 from fedtempo.clock.events import Event, Failed, Job, Joined, Left, Round, Tick
 from fedtempo.flower.advice import Adviser, absences, remarks
-from fedtempo.flower.arrays import model_of
+from fedtempo.flower.arrays import Arrays, model_of
 from fedtempo.flower.client_evaluation import ClientEvaluation
 from fedtempo.flower.clock import NANOSECOND, TrainingClock, seconds
 from fedtempo.flower.costs import CarrierCosts
@@ -31,7 +33,7 @@ from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.saving import Saved, Saver
 from fedtempo.flower.settings import Settings
 from fedtempo.flower.told import REFUSED, RESTART, NotedServer, Told, restarted
-from fedtempo.flower.versions import Step, Versions
+from fedtempo.flower.versions import RuleOnArrays, Step, Versions
 from fedtempo.flower.weigher import Weigher
 
 log = logging.getLogger("flwr")
@@ -60,7 +62,12 @@ class Training:
         self._saver = Saver(settings, model, resume=resume)
         try:
             found = self._saver.found
-            self._versions = Versions(model) if found is None else Versions(found.arrays, found.server["version"])
+            server, self._rule = settings.scheme.parts.server, None
+            if server is not None:
+                self._rule = RuleOnArrays(server, settings.server_lr, model, () if found is None else found.memory)
+            arrays, number = (model, 0) if found is None else (found.arrays, found.server["version"])
+            self._versions = Versions(arrays, number, self._rule)
+            self._bases: dict[Job, Arrays] = {}
             self._journal = Journal(
                 scheme=settings.scheme.spec(), server_lr=settings.server_lr, on_disk=self._saver.active
             )
@@ -175,6 +182,8 @@ class Training:
 
     def send(self, jobs: tuple[Job, ...]) -> None:
         """Jobs go out; after them what evaluates the model that they start from."""
+        if self._rule is not None and self._rule.mixes:
+            self._bases.update(dict.fromkeys(jobs, self._versions.arrays))
         self._carrier.send(jobs)
         self._client_evaluation.post(self._carrier, self._clock.now())
 
@@ -193,8 +202,10 @@ class Training:
             steps: list[Step] = []
             for job, weight in zip(closed.jobs, weights, strict=True):
                 found, arrived = self._desk.contributions.pop(job)
-                steps.append(Step(self._settings.server_lr * weight * found.clipped, found.delta, found.norm))
-                updates.append(UpdateRecord(job.client, job.number, job.base, job.sent, arrived, weight, found.clipped))
+                factor = self._settings.server_lr * weight * found.clipped
+                steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, self._bases.get(job)))
+                told = (job.client, job.number, job.base, job.sent, arrived, weight, found.clipped, found.bytes_up)
+                updates.append(UpdateRecord(*told))
                 contents.append(found.content)
             for place in self._versions.advance(steps):
                 lost, norm = updates.pop(place), steps[place].norm
@@ -203,6 +214,9 @@ class Training:
                 self._journal.tell(Told(closed.end, REFUSED, lost.client, lost.job))
                 reason = f"job {lost.job}: with it, of norm {norm:.3g}, the new model would not be finite"
                 self._desk.note(closed.end, lost.client, "refused", reason)
+        if self._bases:
+            needed = {*self._server.in_flight.values(), *self._server.arrived.values()}
+            self._bases = {job: base for job, base in self._bases.items() if job in needed}
         for job in closed.jobs:
             self._estimates.taken(job, closed.number)
         self._desk.server_round += bool(updates)
@@ -307,5 +321,6 @@ class Training:
 
     def _write(self, snapshot: dict[str, Any]) -> None:
         with self._costs.part("checkpoint"):
-            self._saver.write(snapshot, self._versions.arrays, self._desk, self._estimates, self._journal)
+            memory = () if self._rule is None else self._rule.memory
+            self._saver.write(snapshot, self._versions.arrays, self._desk, self._estimates, self._journal, memory)
         self._unsaved = False

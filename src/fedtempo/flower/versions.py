@@ -3,18 +3,27 @@
 θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i    in the arrays' own type; whole numbers are rounded.
 
 A round without updates gives θ^n another number. θ^{n+1} is finite: steps that would make it otherwise are left out.
+Where a server rule of the simulator takes the sum's place, it moves the floating arrays; whole numbers are summed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from fedtempo.errors import InputError
 from fedtempo.flower.arrays import Arrays, finite, record_of
+from fedtempo.parts import Parts
+
+if TYPE_CHECKING:
+    from fedtempo.server_steps import MixModels, ServerOptimizer
+
+Memory = Sequence[NDArray[Any]]
+"""What a server rule remembers from round to round."""
 
 
 class Step(NamedTuple):
@@ -25,6 +34,10 @@ class Step(NamedTuple):
     delta: Arrays
     norm: float
     """‖Δ_i‖."""
+    weight: float = 0.0
+    """ω_i, for server rules."""
+    base: Arrays | None = None
+    """θ^{ρ_i(n)}, for the server rule that mixes models."""
 
     @property
     def length(self) -> float:
@@ -43,8 +56,8 @@ class _Model:
 class Versions:
     """Models by version number."""
 
-    def __init__(self, arrays: Arrays, number: int = 0) -> None:
-        self.number = number
+    def __init__(self, arrays: Arrays, number: int = 0, rule: RuleOnArrays | None = None) -> None:
+        self.number, self._rule = number, rule
         self._models = {number: _Model(arrays)}
         self._holds: dict[int, int] = {}
 
@@ -88,12 +101,16 @@ class Versions:
         """
         model, left_out = self._models[self.number], []
         with np.errstate(all="ignore"):
-            for step in steps:
-                for delta in step.delta.values():
-                    np.multiply(delta, step.factor, out=delta)
+            if self._rule is None:
+                for step in steps:
+                    for delta in step.delta.values():
+                        np.multiply(delta, step.factor, out=delta)
             taken = list(range(len(steps)))
             while taken:
-                moved = _moved(model.arrays, [steps[place].delta for place in taken])
+                if self._rule is None:
+                    moved = _moved(model.arrays, [steps[place].delta for place in taken])
+                else:
+                    moved = self._rule.moved(model.arrays, [steps[place] for place in taken])
                 if moved is not None:
                     model = _Model(moved)
                     break
@@ -105,6 +122,85 @@ class Versions:
         self.number += 1
         self._models[self.number] = model
         return sorted(left_out, reverse=True)
+
+
+class RuleOnArrays:
+    """A server rule of the simulator at work on a model's floating arrays, and what it remembers.
+
+    It sees numbers of 32 or 64 bits: halves as singles, complex ones as pairs.
+    """
+
+    def __init__(
+        self, server: ServerOptimizer | MixModels, server_lr: float, arrays: Arrays, memory: Memory = ()
+    ) -> None:
+        import jax  # by a server rule alone
+
+        from fedtempo.engine.numerics import numerics
+        from fedtempo.server_steps import MixModels, server_rule
+
+        self._floating = [name for name, array in arrays.items() if array.dtype.kind in "fc"]
+        if not self._floating:
+            raise InputError(f"server: {server.label} moves floating arrays, and the model has none; leave server out")
+        self.mixes = isinstance(server, MixModels)
+        """Whether it asks for the models from which jobs started."""
+        self._numerics, self._lr = numerics, {"server_lr": np.float64(server_lr)}
+        self._rule = server_rule(Parts(server=server))
+        self._add, self._close = jax.jit(self._rule.add), jax.jit(self._rule.close)
+        with numerics("float64"):
+            first = () if self.mixes else self._rule.start(self._seen(arrays)).solver
+        leaves, self._tree = jax.tree.flatten(first)
+        self.memory: Memory = [np.asarray(leaf) for leaf in leaves]
+        if memory:
+            if [part.shape for part in memory] != [part.shape for part in self.memory]:
+                raise InputError(
+                    f"checkpoint: what {server.label} remembers there has not the form that it has here, where "
+                    "another version of Optax may be installed; install that one again, or choose another folder"
+                )
+            self.memory = memory
+
+    def moved(self, arrays: Arrays, steps: Sequence[Step]) -> Arrays | None:
+        """The arrays after a round of these steps; None, and nothing remembered, if they are not finite."""
+        import jax
+
+        from fedtempo.local.rule import Answer, Sent
+        from fedtempo.server_rule import Arrival
+
+        whole = {name: theta for name, theta in arrays.items() if name not in self._floating}
+        summed = {
+            name: _sum(theta, [step.delta[name] * step.factor for step in steps]) for name, theta in whole.items()
+        }
+        with self._numerics("float64"):
+            acc = self._rule.start(self._seen(arrays))
+            if not self.mixes:
+                acc = acc._replace(mass=np.float64(0), solver=jax.tree.unflatten(self._tree, self.memory))
+            for step in steps:
+                base = Sent({} if step.base is None else self._seen(step.base))
+                weight, share = np.array([step.weight, 0.0])
+                arrival = Arrival(Answer(self._seen(step.delta)), weight, share, base)
+                acc = self._add(acc, arrival, self._lr)
+            found, acc = self._close(acc, self._lr)
+            memory = [np.asarray(leaf) for leaf in (() if self.mixes else jax.tree.leaves(acc.solver))]
+        moved = {name: _kept(found[name], theta) if name in found else summed[name] for name, theta in arrays.items()}
+        if not all(map(finite, (*moved.values(), *memory))):
+            return None
+        self.memory = memory
+        return moved
+
+    def _seen(self, arrays: Arrays) -> Arrays:
+        """The floating arrays as the rule sees them."""
+        return {name: _seen(arrays[name]) for name in self._floating}
+
+
+def _seen(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind == "c":
+        array = array.reshape(*array.shape, 1).view(array.real.dtype)
+    return array.astype(np.float32 if array.dtype.itemsize <= 4 else np.float64, copy=False)
+
+
+def _kept(found: Any, theta: NDArray[Any]) -> NDArray[Any]:
+    """What `_seen` has shown, in theta's type and memory of its own."""
+    array = np.asarray(found).astype(theta.real.dtype)
+    return array.view(theta.dtype).reshape(theta.shape) if theta.dtype.kind == "c" else array
 
 
 def _moved(arrays: Arrays, steps: list[Arrays]) -> Arrays | None:

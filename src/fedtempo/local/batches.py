@@ -27,6 +27,16 @@ def batch_key(seed: int) -> jax.Array:
     return _key("batches", seed)
 
 
+def compression_key(seed: int) -> jax.Array:
+    """The key of all compression under `seed`."""
+    return _key("compression", seed)
+
+
+def job_key(key: jax.Array, client: jax.Array | int, job: jax.Array | int) -> jax.Array:
+    """The key of one job of one client."""
+    return jax.random.fold_in(jax.random.fold_in(key, client), job)
+
+
 def init_key(seed: int) -> jax.Array:
     """The key of the initial model under `seed`."""
     return _key("model", seed)

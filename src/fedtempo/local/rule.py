@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -22,6 +22,26 @@ State = Any
 Hyper = Mapping[str, jax.Array]
 Gradient = Callable[[Params, Any], Params]
 """(θ, k) → ∇L_i(θ, ξ_k)."""
+STEPS = "client_steps"
+"""Under this name of `Hyper` a job finds its own number of steps, where clients differ in it."""
+
+
+class Sent(NamedTuple):
+    """What a client is sent."""
+
+    model: Params
+    """θ^{ρ_i(n)}."""
+    letter: Any = ()
+    """What a method tells clients beside the model, as SCAFFOLD's control variate."""
+
+
+class Answer(NamedTuple):
+    """What a client sends back."""
+
+    change: Params
+    """Δ_i."""
+    report: Any = ()
+    """What a method tells the server beside the contribution."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from math import sqrt
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +20,15 @@ import optax
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE, Axis, Value, counts, numbers
 from fedtempo.local.batches import DRAWS, Draw
-from fedtempo.local.rule import Gradient, Hyper, Job, LocalRule, Params, State
+from fedtempo.local.rule import STEPS, Gradient, Hyper, Job, LocalRule, Params, State
 
 Number = float | Sequence[float]
 Count = int | None | Sequence[int | None]
 
-_TAKEN = ("learning_rate", "server_lr", "scheme", "weights", "seed", "time", "client")
+Schedule = Literal["constant", "horizon"]
+SCHEDULES: tuple[Schedule, ...] = ("constant", "horizon")
+
+_TAKEN = (STEPS, "learning_rate", "server_lr", "scheme", "weights", "seed", "time", "client")
 """Names that a solver's option cannot have: they mean other things in a study."""
 
 
@@ -44,9 +48,13 @@ class LocalOptax(LocalRule):
     """Gradients longer than this are shortened to it."""
     draw: Draw = "uniform"
     """`uniform`: rows with replacement; `epochs`: each row once an epoch."""
+    schedule: Schedule = "constant"
+    """`horizon`: η_l = lr/√(KN), N the rounds of the run (section 4.1); `constant`: η_l = lr."""
     options: Mapping[str, Number] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise InputError(f"schedule: {self.schedule!r} is not known; use one of {', '.join(SCHEDULES)}")
         if self.draw not in DRAWS:
             raise InputError(f"draw: {self.draw!r} is not known; use one of {', '.join(DRAWS)}")
         names = [axis.name for axis in self.axes]
@@ -76,6 +84,10 @@ class LocalOptax(LocalRule):
         assert batch_size is None or isinstance(batch_size, int)
         return Job(steps, batch_size, self.draw, _work(self.transformation, steps))
 
+    def rate(self, lr: float, steps: int, rounds: int) -> float:
+        """η_l of a run of `rounds` rounds."""
+        return lr if self.schedule == "constant" else lr / sqrt(steps * max(1, rounds))
+
     def transformation(self, hyper: Mapping[str, Any]) -> optax.GradientTransformation:
         """The solver with these hyper-parameters."""
         solver = self.solver(learning_rate=hyper[RATE], **{name: hyper[name] for name in self.options})
@@ -95,6 +107,7 @@ class LocalOptax(LocalRule):
         return {
             "solver": self._name,
             "draw": self.draw,
+            **({"schedule": self.schedule} if self.schedule != "constant" else {}),
             **{axis.name: list(axis.values) if axis.listed else axis.values[0] for axis in self.axes},
         }
 
@@ -127,11 +140,11 @@ def _work(
             return jax.tree.map(lambda m, u: m + u.astype(m.dtype), moved, update), memory
 
         memory = solver.init(sent)
-        if steps == 1:
+        if steps == 1 and STEPS not in hyper:
             update, _ = solver.update(gradient(sent, 0), memory, sent)
             return jax.tree.map(lambda s, u: u.astype(s.dtype), sent, update), state
         still = jax.tree.map(jnp.zeros_like, sent)
-        moved, _ = jax.lax.fori_loop(0, steps, step, (still, memory))
+        moved, _ = jax.lax.fori_loop(0, hyper.get(STEPS, steps), step, (still, memory))
         return moved, state
 
     return work

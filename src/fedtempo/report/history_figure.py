@@ -14,7 +14,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter
 
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
@@ -40,8 +40,17 @@ class _Picture(Figure):
         return file.getvalue()
 
 
-def measure_figure(history: History, measure: str, *, axes: Axes | None = None, path: Path | None = None) -> Figure:
-    """One measure over virtual time, on axes of its own or those given; with `path` also a file."""
+COSTS = ("time", "rounds", "updates", "bytes_up", "bytes_down")
+"""What a measure can be drawn over."""
+
+
+def measure_figure(
+    history: History, measure: str, *, over: str = "time", axes: Axes | None = None, path: Path | None = None
+) -> Figure:
+    """One measure over virtual time, or another cost, on axes of its own or those given; with `path` also a file."""
+    if over not in COSTS or over not in history.dataset:
+        raise InputError(f"over: {over!r} is not one; a measure is drawn over {', '.join(COSTS)}")
+    kept = () if over == "time" else (over,)
     extra = [str(d) for d in history.values(measure).dims if d not in (*ALWAYS, *history.hyper)]
     if extra:
         raise InputError(
@@ -54,13 +63,13 @@ def measure_figure(history: History, measure: str, *, axes: Axes | None = None, 
             figure: Figure = _Picture(figsize=(7.2, 4.2), layout="constrained")
             FigureCanvasAgg(figure)
             axes = figure.add_subplot()
-            _draw_measure(axes, history.only(measure).best("loss"), measure)
+            _draw_measure(axes, history.only(measure, *kept).best("loss"), measure, over=over)
             legend(figure, history)
         else:
             whole = axes.get_figure(root=True)
             assert whole is not None
             figure = whole
-            _draw_measure(axes, history.only(measure).best("loss"), measure)
+            _draw_measure(axes, history.only(measure, *kept).best("loss"), measure, over=over)
             axes.legend(handles=entries(history), loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
     if path is not None:
         save_figure(figure, path, example=_EXAMPLE)
@@ -96,37 +105,43 @@ def save_study(history: History, path: Path, *, target: float | None = None) -> 
     save_figure(study_figure(history, target=target), path, example=_EXAMPLE)
 
 
-def _draw_measure(axes: Axes, best: History, measure: str, title: str | None = None) -> None:
+def _draw_measure(axes: Axes, best: History, measure: str, title: str | None = None, over: str = "time") -> None:
     """The lines of a measure, for hyper-parameters that are chosen."""
     dataset = best.dataset
-    times = dataset["time"].values
+    cost = dataset[over] if over == "time" else dataset[over].mean("seed")
     mean, deviation = best.mean(measure)[measure], best.deviation(measure)[measure]
     ink, style = colours(dataset["scheme"].values.tolist()), dashes(dataset["weights"].values.tolist())
     lowest = floor_of(mean.values)
-    ends: list[tuple[str, Floats]] = []
+    ends: list[tuple[str, Floats, Floats]] = []
     for scheme in ink:
         for rule in style if "weights" in mean.dims else [FAIR]:
             at = {"scheme": scheme, "weights": rule} if "weights" in mean.dims else {"scheme": scheme}
             line, band = mean.sel(at).values, deviation.sel(at).values
+            places = cost.sel({d: v for d, v in at.items() if d in cost.dims}).values
             known = np.flatnonzero(~np.isnan(line))
             if not len(known):
                 continue
             dot = "o" if len(known) == 1 else None
             axes.plot(
-                times, line, color=ink[scheme], linestyle=style.get(rule, "-"), linewidth=1.5, marker=dot, zorder=3
+                places, line, color=ink[scheme], linestyle=style.get(rule, "-"), linewidth=1.5, marker=dot, zorder=3
             )
             if not np.isnan(band).all():
                 low = np.maximum(line - band, lowest) if lowest > 0 else line - band
-                axes.fill_between(times, low, line + band, color=ink[scheme], alpha=0.13, linewidth=0, zorder=2)
+                axes.fill_between(places, low, line + band, color=ink[scheme], alpha=0.13, linewidth=0, zorder=2)
             if "weights" in mean.dims and bool(best.diverged.sel(at).any()):
-                ends.append((ink[scheme], line))
+                ends.append((ink[scheme], places, line))
     _finish(axes, best, measure, mean.values, title)
+    if over != "time":
+        axes.set_xlim(0, float(np.nanmax(cost.values)))
+        axes.set_xlabel(titled(dict(dataset[over].attrs), over))
+        if over.startswith("bytes"):
+            axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
     top = axes.get_ylim()[1]
-    for colour, line in ends:
+    for colour, places, line in ends:
         # where the line leaves the picture, or else where it stops
-        over = np.flatnonzero(line > top)
-        last = over[0] if len(over) else np.flatnonzero(~np.isnan(line))[-1]
-        axes.plot(times[last], min(line[last], top), "x", color=colour, markersize=7, zorder=4, clip_on=False)
+        above = np.flatnonzero(line > top)
+        last = above[0] if len(above) else np.flatnonzero(~np.isnan(line))[-1]
+        axes.plot(places[last], min(line[last], top), "x", color=colour, markersize=7, zorder=4, clip_on=False)
 
 
 def _finish(axes: Axes, best: History, measure: str, values: Floats, title: str | None) -> None:

@@ -63,7 +63,8 @@ def legend(figure: Figure, history: History) -> None:
     """Below the axes, where it covers no line."""
     handles = entries(history)
     width = figure.get_figwidth()
-    columns = max(1, min(len(handles), int(width / 1.75)))
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    columns = max(1, min(len(handles), int(width / max(1.75, 0.6 + 0.08 * longest))))
     figure.legend(
         handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8.5, handlelength=2.6
     )

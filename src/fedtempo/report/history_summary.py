@@ -6,6 +6,7 @@ time-based weights has gone 95 % of its way from its first value to its final on
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedtempo.history import History
 
+OWN = "its own"
+"""What stands for the weights of a scheme that brings them."""
 FAIR = "time-based"
 REFERENCE = "FedAvg"
 _WAY = 0.95
@@ -61,10 +64,12 @@ def summarise(history: History, *, target: float | None = None) -> Summary:
     """Every scheme and weight rule at its best hyper-parameters, held to one target."""
     best = history.only("loss_deviation", "surrogate_loss", "test_accuracy", "rounds", "updates").best("loss")
     level, rule = (float(target), "as given") if target is not None else _target(best)
+    own = json.loads(history.dataset.attrs.get("own_weights", "{}"))
+    rules = best.dataset["weights"].values.tolist()
     rows = tuple(
-        _row(history, best, level, scheme, weights)
+        replace(row, weights=OWN) if scheme in own else row
         for scheme in best.dataset["scheme"].values.tolist()
-        for weights in best.dataset["weights"].values.tolist()
+        for row in (_row(history, best, level, scheme, weights) for weights in (rules[:1] if scheme in own else rules))
     )
     fair = {row.scheme: row for row in rows if row.weights == FAIR}
     priced = tuple(replace(row, bias_cost=_cost(row, fair.get(row.scheme))) for row in rows)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from fedtempo.flower.comparison import Comparison, RunNumbers
+from fedtempo.flower.result import in_bytes
 from fedtempo.report.phrases import NONE, counted
 from fedtempo.report.tables import console, short, titled_table
 
@@ -49,6 +50,9 @@ def _show_totals(out: Console, run: Comparison) -> None:
         table.add_column(name, justify="right")
     for name, number in _ROWS.items():
         table.add_row(name, *(_number(number(column)) for column in (run.reality, run.simulation, run.plan)))
+    received = int(run.record.bytes_up.sum())
+    if received:  # older records do not tell
+        table.add_row("received", in_bytes(received), NONE, NONE)
     out.print(table)
 
 

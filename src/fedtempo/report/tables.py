@@ -9,10 +9,12 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import IO, cast
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fedtempo.clock.availability import Availability
 from fedtempo.clock.ticks import text
 from fedtempo.clock.timeline import Timeline
 from fedtempo.planning import Plan, SchemePlan
@@ -45,10 +47,11 @@ def show_plan(plan: Plan, *, details: bool = False) -> None:
     clients = plan.times.num_clients
     means = plan.times.mean_time
     out.print(
-        f"{clients} client{'s' * (clients != 1)}, {plan.times.law} times from {short(means.min())} to "
+        f"{clients} client{'s' * (clients != 1)}, {plan.times.always.law} times from {short(means.min())} to "
         f"{short(means.max())}, {plan.weight_rule.label} weights"
     )
     _show_pace(out, plan)
+    _show_costs(out, plan)
     _show_fairness(out, plan)
     for scheme in plan.schemes:
         for remark in scheme.remarks:
@@ -75,6 +78,45 @@ def _show_pace(out: Console, plan: Plan) -> None:
             "–" if step is None else short(step),
         )
     out.print(pace)
+
+
+def _show_costs(out: Console, plan: Plan) -> None:
+    """What it costs that clients come, go and fail, beside the same clients always there."""
+    found = [(scheme, scheme.costs) for scheme in plan.schemes if scheme.costs is not None]
+    if not found or plan.times.availability is None:
+        return
+    there = float(np.mean([costs.work.present for _, costs in found]))
+    table = titled_table(out, f"What it costs that clients come, go and fail: {said(plan.times.availability)}")
+    table.add_column("scheme", no_wrap=True)
+    for name in ("rounds/time", "always there", "updates/time", "always there", "idle", "always there", "work lost"):
+        table.add_column(name, justify="right")
+    for scheme, costs in found:
+        table.add_row(
+            scheme.scheme.label,
+            short(scheme.rounds_per_time),
+            short(costs.rounds_per_time),
+            short(scheme.updates_per_time),
+            short(costs.updates_per_time),
+            f"{scheme.idle_share:.0%}",
+            f"{costs.idle_share:.0%}",
+            f"{costs.work.failed + costs.work.lost:.0%}",
+        )
+    out.print(table)
+    out.print(f"Clients are there {there:.0%} of the time; idle is of that time.")
+
+
+def said(availability: Availability) -> str:
+    """An availability in a few words."""
+    parts = []
+    for name, values in (("failure", availability.failure), ("on", availability.on), ("off", availability.off)):
+        if values is not None and any(values):
+            low, high = float(min(values)), float(max(values))
+            parts.append(f"{name} {short(low)}" + (f" to {short(high)}" if high > low else ""))
+    away = sum(bool(rows) for rows in availability.absences)
+    if away:
+        again = f", every {text(availability.period)}" if availability.period is not None else ""
+        parts.append(f"absences of {away} client{'s' * (away != 1)}{again}")
+    return ", ".join(parts)
 
 
 def _show_fairness(out: Console, plan: Plan) -> None:

@@ -23,7 +23,8 @@ from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
 from fedtempo.importance import Importance
 from fedtempo.participation import LongRun
-from fedtempo.schemes import Scheme, whole
+from fedtempo.schemes import Scheme, whole, without_parts
+from fedtempo.theory.always import check_always_there
 from fedtempo.theory.covariance import Covariance, fixed_set
 from fedtempo.theory.kinds import applied_weights, client_weights, table_of, window_of
 from fedtempo.theory.pace import rounds_in
@@ -138,8 +139,9 @@ def expected_from_scheme(
     Where participation is certain, the kinds of the limit cycle in their shares; where it is drawn, one kind with the
     stationary probabilities. `co_participation` asks for another α than the scheme's own.
     """
+    check_always_there(times, "the stationary law")
     known = Importance(importance.exact if isinstance(importance, Importance) else importance, times.num_clients)
-    run = LongRun(scheme.waiting, times, known, seed)
+    run = LongRun(without_parts(scheme).waiting, times, known, seed)
     d = resolved(scheme, run, weights)
     window = stationary_window(run)
     if participation_is_random(run):

@@ -12,6 +12,7 @@ from fedtempo.clock.ticks import Exact
 from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError
 from fedtempo.schemes import Scheme
+from fedtempo.theory.always import check_always_there
 from fedtempo.theory.expected import Expected, expected_from_scheme
 from fedtempo.theory.orders import Order, asynchronous, centralized, fedavg, fedfix, unbiased_sampling
 from fedtempo.theory.pace import rounds_in
@@ -29,6 +30,7 @@ def order_of(
     as_printed: bool = True,
 ) -> Order:
     """ε of a scheme after the time `until`; W, α and β are the scheme's own, W counts as 1 where it is not known."""
+    check_always_there(times, "the printed form of ε")
     n, k, clients = rounds_in(scheme, times, until), local_steps, times.num_clients
     if n < 1:
         raise InputError(f"until: no round of {scheme} ends by {until}; give more time")

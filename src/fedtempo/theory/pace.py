@@ -11,6 +11,7 @@ from fedtempo.clock.ticks import Exact, positive
 from fedtempo.clock.times import ClientTimes, FixedTimes
 from fedtempo.importance import Importance
 from fedtempo.participation import LongRun
+from fedtempo.running import timeline_chunks
 from fedtempo.schemes import Scheme
 
 
@@ -27,5 +28,9 @@ def rounds_in(scheme: Scheme, times: ClientTimes, until: Exact, *, importance: I
                 return jobs[-1]
             case WaitForNext():
                 return int(clients @ np.array(jobs, dtype=np.int64))
+    if times.availability is not None and times.availability.changes:
+        return float(
+            sum(part.num_rounds for part in timeline_chunks(scheme, times, until=until, importance=importance))
+        )
     run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients))
     return float(horizon) * run.rounds_per_time

@@ -30,7 +30,8 @@ from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
 from fedtempo.importance import Importance
 from fedtempo.participation import LongRun, fine_ticks
-from fedtempo.schemes import Scheme
+from fedtempo.schemes import Scheme, without_parts
+from fedtempo.theory.always import check_always_there
 from fedtempo.theory.linear import Schedule, carried, product_of, schedule
 from fedtempo.weighting import WeightRule, Weights, weight_rule, weights_of
 
@@ -231,7 +232,9 @@ def regime(
     """The long run of a scheme. `sense` "typical" follows one long timeline of `rounds` where times are random."""
     if sense not in ("mean-square", "typical"):
         raise InputError(f"sense: {sense!r} is not known; use mean-square or typical")
-    run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
+    if times.availability is not None and times.availability.changes:
+        check_always_there(times, "the long run of all clients", "give absences a period, or times.always")
+    run = LongRun(without_parts(scheme).waiting, times, Importance(importance, times.num_clients), seed)
     d = _weights(scheme, run, weights)
     plain = not isinstance(d, Weights) or type(d.rule).discount is WeightRule.discount
     random = times.random or run.rule.random
@@ -256,7 +259,9 @@ def _weights(scheme: Scheme, run: LongRun, given: str | WeightRule | Weights | A
 
 
 def _known(run: LongRun, weight: Floats) -> Regime | None:
-    """The regimes whose law is known, whatever the durations."""
+    """The regimes whose law is known, whatever the durations; of clients that come and go, none."""
+    if run.times.availability is not None:
+        return None
     clients = run.times.num_clients
     forgets = run.times.memoryless and fine_ticks(run.times)
     match run.rule:

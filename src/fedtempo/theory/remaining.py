@@ -12,6 +12,7 @@ import numpy as np
 from fedtempo.clock.timeline import Timeline, by_client
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
+from fedtempo.theory.always import check_always_there
 from fedtempo.theory.kinds import check_size
 
 
@@ -23,6 +24,7 @@ def remaining_times(line: Timeline, times: ClientTimes | None = None, *, seed: i
     """
     if line.first_round:
         raise InputError(f"the timeline begins with round {line.first_round}; remaining times need it from round 0")
+    check_always_there(times, "a job's time from its version on", "leave times= out")
     if times is not None and times.num_clients != line.num_clients:
         raise InputError(f"times of {times.num_clients} clients for a timeline of {line.num_clients}; give its own")
     rounds, clients = line.num_rounds, line.num_clients

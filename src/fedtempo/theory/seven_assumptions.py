@@ -19,7 +19,7 @@ from fedtempo.local.rule import LocalRule
 from fedtempo.local.solvers import LocalOptax
 from fedtempo.participation import LongRun
 from fedtempo.problems.problem import Problem
-from fedtempo.schemes import Scheme
+from fedtempo.schemes import Scheme, without_parts
 from fedtempo.theory.expected import AnyWeights, Expected, expected_from_scheme, expected_from_timeline
 from fedtempo.theory.problem_constants import Constants, constants
 from fedtempo.theory.stationary import participation_is_random
@@ -61,7 +61,7 @@ def assumptions(
     elif timeline is None and scheme is not None and times is not None:
         held = client_times(times, problem.num_clients)
         run = expected_from_scheme(scheme, held, problem.importance, weights)
-        fifth = _fifth(LongRun(scheme.waiting, held, problem.importance), run)
+        fifth = _fifth(LongRun(without_parts(scheme).waiting, held, problem.importance), run)
     else:
         raise InputError("give either timeline=, or both scheme= and times=")
     return (_first(known), _second(known), _third(rule), _fourth(run), fifth, _sixth(run), _seventh(known, rule))

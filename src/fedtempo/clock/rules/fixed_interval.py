@@ -20,7 +20,11 @@ from fedtempo.errors import InputError
 
 def _moment(origin: Tick, count: int, wait: Fraction, unit: Fraction) -> Tick:
     """Origin + count·wait, in whole ticks (rounded up where the tick does not divide it)."""
-    return origin + -(-count * wait // unit)
+    top, bottom = (
+        wait.numerator * unit.denominator,
+        wait.denominator * unit.numerator,
+    )  # whole numbers: it is asked often
+    return origin + -(-count * top // bottom)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ The sample of round n under seed s depends on (s, n) alone.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -46,18 +47,38 @@ class SampledClients(WaitingRule):
         return 0, self.choose(view.version, 0, view)
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
-        if view.in_flight or not view.clients:
+        if view.in_flight or not (view.arrived or view.clients):
             return state, None
         if view.arrived:
-            return 0, Close(tuple(view.arrived.values()), self.choose(view.version + 1, 0, view))
+            following = self.choose(view.version + 1, 0, view) if view.clients else ()
+            return 0, Close(tuple(view.arrived.values()), following)
         return state + 1, Send(self.choose(view.version, state + 1, view))
 
-    def phase(self, state: State) -> int:
+    def phase(self, state: State) -> int | None:
         return int(state)
 
     @abstractmethod
     def choose(self, number: int, attempt: int, view: View) -> tuple[int, ...]:
         """The clients of round `number`; a client drawn twice is named twice."""
+
+    def samples(self, setting: Setting, numbers: I64) -> I64 | None:
+        """[round, draw] whom `choose` names in these rounds, ascending in each; None if that is not known ahead."""
+        return None
+
+    def draws_a_round(self, num_clients: int) -> Fraction:
+        """How many draws a round has, on average."""
+        return Fraction(min(self.size, num_clients))
+
+    def chunks(self, setting: Setting) -> Iterator[Timeline] | None:
+        if self.samples(setting, np.zeros(0, dtype=np.int64)) is None:
+            return super().chunks(setting)
+
+        def draws(numbers: I64) -> tuple[I64, I64]:
+            chosen = self.samples(setting, numbers)
+            assert chosen is not None
+            return chosen.ravel(), np.full(len(numbers), chosen.shape[1])
+
+        return sampled_chunks(setting, draws, self.size)
 
 
 @dataclass(frozen=True)
@@ -74,11 +95,8 @@ class UniformSample(SampledClients):
         [places] = _without_replacement(view.seed, np.array([number]), size, len(present), attempt)
         return tuple(present[p] for p in places.tolist())
 
-    def chunks(self, setting: Setting) -> Iterator[Timeline]:
-        def sets(numbers: I64) -> I64:
-            return _without_replacement(setting.seed, numbers, self.size, setting.num_clients)
-
-        return _chunks(setting, sets, self.size)
+    def samples(self, setting: Setting, numbers: I64) -> I64:
+        return _without_replacement(setting.seed, numbers, self.size, setting.num_clients)
 
 
 @dataclass(frozen=True)
@@ -94,11 +112,11 @@ class MultinomialSample(SampledClients):
         [places] = _with_replacement(view.seed, np.array([number]), self.size, importance, attempt)
         return tuple(present[p] for p in places.tolist())
 
-    def chunks(self, setting: Setting) -> Iterator[Timeline]:
-        def sets(numbers: I64) -> I64:
-            return _with_replacement(setting.seed, numbers, self.size, setting.importance)
+    def draws_a_round(self, num_clients: int) -> Fraction:
+        return Fraction(self.size)
 
-        return _chunks(setting, sets, self.size)
+    def samples(self, setting: Setting, numbers: I64) -> I64:
+        return _with_replacement(setting.seed, numbers, self.size, setting.importance)
 
 
 @dataclass(frozen=True)
@@ -120,9 +138,8 @@ class FastestClients(SampledClients):
         ranked = sorted(view.clients, key=lambda c: (c not in known, known.get(c, 0), c))
         return tuple(sorted(ranked[: self.size]))
 
-    def chunks(self, setting: Setting) -> Iterator[Timeline]:
-        chosen = fastest(setting.times, self.size)
-        return _chunks(setting, lambda numbers: np.tile(chosen, (len(numbers), 1)), self.size)
+    def samples(self, setting: Setting, numbers: I64) -> I64:
+        return np.tile(fastest(setting.times, self.size), (len(numbers), 1))
 
 
 def fastest(times: ClientTimes, size: int) -> I64:
@@ -159,20 +176,27 @@ def _with_replacement(seed: int, numbers: I64, size: int, importance: Floats, at
     return np.sort(np.minimum(places, len(importance) - 1), axis=1)
 
 
-def _chunks(setting: Setting, sets: Any, size: int) -> Iterator[Timeline]:
+def sampled_chunks(setting: Setting, draws_of: Callable[[I64], tuple[I64, I64]], size: int) -> Iterator[Timeline]:
+    """The timeline of samples that are known ahead, of about `size` draws a round.
+
+    `draws_of` gives for consecutive rounds the clients that are drawn, end to end and ascending in each round, and how
+    many draws each round has.
+    """
     done = np.zeros(setting.num_clients, dtype=np.int64)
     first, start = 0, 0
     for updates in chunk_updates():
         per_chunk = max(1, updates // size)
-        chosen = sets(np.arange(first, first + per_chunk))
-        fresh = np.ones(chosen.shape, dtype=bool)
-        fresh[:, 1:] = chosen[:, 1:] != chosen[:, :-1]
-        client = chosen[fresh]
+        named, sizes = draws_of(np.arange(first, first + per_chunk))
+        begins = np.cumsum(sizes) - sizes
+        fresh = np.ones(len(named), dtype=bool)
+        fresh[1:] = named[1:] != named[:-1]
+        fresh[begins] = True
+        client = named[fresh]
         where = np.flatnonzero(fresh)
         draws = np.diff(np.append(where, fresh.size)).astype(np.int32)
         job = _count_up(client, done)
         took = setting.times.draw(client, job, seed=setting.seed) * setting.scale
-        offsets = np.concatenate([[0], fresh.sum(axis=1).cumsum()])
+        offsets = np.searchsorted(where, np.append(begins, fresh.size))
         ends = add_up(start, np.maximum.reduceat(took, offsets[:-1]))
         number = np.repeat(np.arange(first, first + per_chunk, dtype=np.int32), np.diff(offsets))
         chunk = Timeline(

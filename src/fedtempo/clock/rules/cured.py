@@ -1,0 +1,96 @@
+"""A biased criterion, cured (appendix C.3): of every W rounds the first W_c choose by it, the others take all clients.
+
+The weights that make up for the choice over the window are in weighting_cure.py. W is `window`, W_c `biased`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtempo.clock.events import Action, Close, Event, View
+from fedtempo.clock.rules.sampled import SampledClients, sampled_chunks
+from fedtempo.clock.setting import Setting
+from fedtempo.clock.timeline import I64, Timeline
+from fedtempo.clock.waiting import State, WaitingRule
+from fedtempo.errors import InputError
+
+
+@dataclass(frozen=True)
+class CuredSample(SampledClients):
+    """The clients of `criterion` in the first `biased` rounds of every `window`, all clients in the others.
+
+    The state is that of the criterion, and the round's place in its window.
+    """
+
+    size: int = field(init=False, repr=False)
+    random: bool = field(init=False, repr=False)
+    counts_draws: bool = field(init=False, repr=False)
+    asks_for: tuple[str, ...] = field(init=False, repr=False)
+
+    criterion: SampledClients
+    window: int
+    biased: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.criterion, CuredSample):
+            raise InputError(f"criterion: {self.criterion!r} is cured already; give the criterion itself")
+        if not 1 <= self.biased < self.window:
+            raise InputError(
+                f"biased: {self.biased} of the {self.window} rounds of a window; give at least 1, and fewer than the "
+                "window has, since the others make up for them"
+            )
+        for name in ("size", "random", "counts_draws", "asks_for"):
+            object.__setattr__(self, name, getattr(self.criterion, name))
+
+    def check(self, num_clients: int) -> None:
+        self.criterion.check(num_clients)
+
+    def by_criterion(self, numbers: I64) -> NDArray[np.bool_]:
+        """Which of these rounds choose by the criterion."""
+        return np.asarray(numbers % self.window < self.biased)
+
+    def start(self, view: View) -> tuple[State, tuple[int, ...]]:
+        inner, first = super().start(view)
+        return (inner, view.version % self.window), first
+
+    def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
+        inner, place = state
+        inner, action = super().decide(inner, event, view)
+        return (inner, (view.version + 1) % self.window if isinstance(action, Close) else place), action
+
+    def phase(self, state: State) -> int | None:
+        inner, place = state
+        known = self.criterion.phase(inner)
+        return None if known is None else known * self.window + int(place)
+
+    def choose(self, number: int, attempt: int, view: View) -> tuple[int, ...]:
+        if number % self.window < self.biased:
+            return self.criterion.choose(number, attempt, view)
+        return tuple(sorted(view.clients))
+
+    def draws_a_round(self, num_clients: int) -> Fraction:
+        chosen = self.biased * self.criterion.draws_a_round(num_clients)
+        return (chosen + (self.window - self.biased) * num_clients) / self.window
+
+    def chunks(self, setting: Setting) -> Iterator[Timeline] | None:
+        if self.criterion.samples(setting, np.zeros(0, dtype=np.int64)) is None:
+            return WaitingRule.chunks(self, setting)
+        everybody = np.arange(setting.num_clients)
+
+        def draws(numbers: I64) -> tuple[I64, I64]:
+            chosen = self.by_criterion(numbers)
+            sample = self.criterion.samples(setting, numbers[chosen])
+            assert sample is not None
+            sizes = np.where(chosen, sample.shape[1], len(everybody))
+            own = np.repeat(chosen, sizes)
+            named = np.empty(len(own), dtype=np.int64)
+            named[own] = sample.ravel()
+            named[~own] = np.tile(everybody, int((~chosen).sum()))
+            return named, sizes
+
+        return sampled_chunks(setting, draws, setting.num_clients)

@@ -1,0 +1,81 @@
+"""Weights from participation alone: a client counts p_i times its mean participation interval so far.
+
+    ω_i(n) = p_i · mean of S_i,1 … S_i,k        rounds from one participation to the next, before round n; p_i if none
+
+An interval that reaches the cut-off counts as one of that length, and another begins. It is FedAU (Wang, Ji, "A
+Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging", 2024). Where a client takes
+part in one round of T, T up to the cut-off, the weights tend to the time-based ones. After a participation in round r
+and the c whole cut-offs since, the k intervals cover the first r + 1 + c·cutoff rounds; so the mean needs k alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from fedtempo.clock.timeline import Timeline, by_client
+from fedtempo.clock.times import Floats
+from fedtempo.errors import InputError
+from fedtempo.importance import Importance
+from fedtempo.participation import Participation
+from fedtempo.weight_rules import Tracker, WeightRule
+
+
+@dataclass(frozen=True)
+class ParticipationHistory(WeightRule):
+    """FedAU's weights: they need no knowledge of times, and are off until intervals have been seen.
+
+    `cutoff` bounds what one long absence does; a client that is always away for longer counts too little.
+    """
+
+    cutoff: int = 50
+    name = "participation history"
+
+    def __post_init__(self) -> None:
+        if self.cutoff < 1:
+            raise InputError(f"cutoff: {self.cutoff} rounds make no interval; give at least 1")
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, cut-off {self.cutoff}"
+
+    def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
+        """What the weights tend to where no interval reaches the cut-off, p_i / participation_i."""
+        often = participation.share if participation.taking_part is None else participation.taking_part
+        return importance.values / np.where(often > 0, often, 1.0), None
+
+    @property
+    def needs_shares(self) -> bool:
+        return False
+
+    def tracker(self, importance: Importance, num_clients: int) -> Tracker:
+        return _Tracker(self.cutoff, importance).weights
+
+
+class _Tracker:
+    """Keeps each client's last participation, and how many intervals had ended by then."""
+
+    def __init__(self, cutoff: int, importance: Importance) -> None:
+        self._cutoff, self._importance = cutoff, importance.values
+        self._last = np.full(len(self._importance), -1, dtype=np.int64)
+        self._ended = np.zeros(len(self._importance), dtype=np.int64)
+
+    def weights(self, line: Timeline) -> Floats:
+        """The weight of every update; of a draw where it counts several, since taking part counts once."""
+        order, counts, place = by_client(line.client, len(self._importance))
+        client, number = line.client[order], line.round_of_update[order]
+        before = np.where(place == 0, self._last[client], np.roll(number, 1))
+        whole = (number - before - 1) // self._cutoff
+        through = np.cumsum(whole + 1)
+        begin = np.repeat(np.cumsum(counts) - counts, counts)
+        earlier = through - (whole + 1)
+        ended = self._ended[client] + earlier - earlier[begin] + whole
+        covered = before + 1 + whole * self._cutoff
+        mean = np.where(ended > 0, covered / np.maximum(ended, 1), 1.0)
+        np.maximum.at(self._last, client, number)
+        np.add.at(self._ended, client, whole + 1)
+        weight = np.empty(line.num_updates)
+        weight[order] = self._importance[client] * mean
+        return weight if line.draws is None else weight / line.draws

@@ -1,0 +1,217 @@
+"""Server rules beyond the weighted sum: an optimiser's step along the round's contribution, and mixing of models.
+
+    SlowMo       u ← βu + Σ ω_i Δ_i;  θ ← θ + η_g u          (Wang et al., "SlowMo", 2020)
+    adaptive     θ ← θ + η_g · step(Σ ω_i Δ_i)               (Reddi et al., "Adaptive federated optimization", 2021)
+    mixing       θ ← (1 − η_g ω_i) θ + η_g ω_i θ_i           (Xie et al., "Asynchronous federated optimization", 2019)
+
+The round's contribution Σ ω_i Δ_i takes the place of a negative gradient in an Optax solver; Adam and Yogi correct
+the bias of their first means, which the paper of 2021 leaves out. An empty round is no step: nothing decays and
+nothing moves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedtempo.errors import InputError
+from fedtempo.local.correction import Correction, Memory, plus, positive_number, zeros
+from fedtempo.local.rule import Hyper, Params
+from fedtempo.parts import Parts
+from fedtempo.server_rule import Acc, Arrival, ServerRule, WeightedSum
+
+
+class ServerOptimizer(ABC):
+    """How the server moves along a round's contribution."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """The optimiser in a few words."""
+
+    @abstractmethod
+    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
+        """The Optax solver at a server learning rate."""
+
+    @abstractmethod
+    def spec(self) -> dict[str, object]:
+        """The optimiser as a JSON object."""
+
+
+@dataclass(frozen=True)
+class SlowMo(ServerOptimizer):
+    """Server momentum."""
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        _share("SlowMo", "momentum", self.momentum)
+
+    @property
+    def label(self) -> str:
+        return f"SlowMo({self.momentum:g})"
+
+    def spec(self) -> dict[str, object]:
+        return {"name": "slowmo", "momentum": self.momentum}
+
+    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
+        return optax.sgd(server_lr, momentum=self.momentum)
+
+
+@dataclass(frozen=True)
+class FedAdam(ServerOptimizer):
+    """Adam on the round's contribution; `eps` is the degree of adaptivity, large where contributions are small."""
+
+    b1: float = 0.9
+    b2: float = 0.99
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _share(type(self).__name__, "b1", self.b1)
+        _share(type(self).__name__, "b2", self.b2)
+        positive_number(f"{type(self).__name__}: eps", self.eps)
+
+    @property
+    def label(self) -> str:
+        return type(self).__name__
+
+    def spec(self) -> dict[str, object]:
+        return {"name": self.label.lower(), "b1": self.b1, "b2": self.b2, "eps": self.eps}
+
+    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
+        return optax.adam(server_lr, b1=self.b1, b2=self.b2, eps=self.eps)
+
+
+@dataclass(frozen=True)
+class FedYogi(FedAdam):
+    """Yogi on the round's contribution: its second mean grows in steps that do not depend on its size."""
+
+    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
+        return optax.yogi(server_lr, b1=self.b1, b2=self.b2, eps=self.eps)
+
+
+@dataclass(frozen=True)
+class FedAdaGrad(ServerOptimizer):
+    """AdaGrad on the round's contribution."""
+
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        positive_number("FedAdaGrad: eps", self.eps)
+
+    @property
+    def label(self) -> str:
+        return "FedAdaGrad"
+
+    def spec(self) -> dict[str, object]:
+        return {"name": "fedadagrad", "eps": self.eps}
+
+    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
+        return optax.adagrad(server_lr, initial_accumulator_value=0.0, eps=self.eps)
+
+
+WEIGHTED_SUM = WeightedSum()
+
+
+def _share(who: str, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise InputError(f"{who}: {name} {value!r} does not do; give a number from 0 to below 1")
+
+
+class Held(NamedTuple):
+    """What the server holds of the round in the making, and from round to round."""
+
+    model: Params
+    step: Params
+    """Σ ω_i Δ_i so far."""
+    mass: jax.Array
+    """Σ ω_i so far."""
+    memory: Memory
+    """The correction's."""
+    solver: Any
+    """The optimiser's."""
+
+
+@dataclass(frozen=True)
+class SteppingServer(ServerRule):
+    """One step a round, along the sum of its contributions, with an optimiser and what a correction remembers."""
+
+    correction: Correction | None = None
+    optimizer: ServerOptimizer | None = None
+
+    def start(self, params: Params) -> Acc:
+        return Held(
+            params,
+            zeros(params),
+            jnp.zeros((), jax.tree.leaves(params)[0].dtype),
+            () if self.correction is None else self.correction.server_start(params),
+            () if self.optimizer is None else self.optimizer.transformation(1.0).init(params),
+        )
+
+    def add(self, acc: Acc, arrival: Arrival, hyper: Hyper) -> Acc:
+        weight = arrival.weight.astype(acc.mass.dtype)
+        memory = acc.memory
+        if self.correction is not None:
+            memory = self.correction.receive(memory, arrival.answer, arrival.share)
+        step = plus(acc.step, arrival.answer.change, weight)
+        return acc._replace(step=step, mass=acc.mass + weight, memory=memory)
+
+    def close(self, acc: Acc, hyper: Hyper) -> tuple[Params, Acc]:
+        step, solver = acc.step, acc.solver
+        if self.correction is not None:
+            step = self.correction.shifted(step, acc.memory, acc.mass)
+        if self.optimizer is None:
+            model = plus(acc.model, step, hyper["server_lr"])
+        else:
+            downhill = jax.tree.map(jnp.negative, step)
+            update, solver = self.optimizer.transformation(hyper["server_lr"]).update(downhill, solver, acc.model)
+            model = plus(acc.model, update)
+        return model, Held(model, zeros(model), jnp.zeros_like(acc.mass), acc.memory, solver)
+
+    def letter(self, acc: Acc) -> Any:
+        return () if self.correction is None else self.correction.letter(acc.memory)
+
+
+@dataclass(frozen=True)
+class MixModels(ServerRule):
+    """FedAsync's server: the model moves towards the client's model, not by the client's contribution.
+
+    θ_i = θ^ρ + Δ_i, so that θ + ω(θ_i − θ) also undoes, by ω, what others have done since θ^ρ.
+    """
+
+    label: ClassVar[str] = "mixing"
+
+    def spec(self) -> dict[str, object]:
+        """The rule as a JSON object."""
+        return {"name": "mixing"}
+
+    def start(self, params: Params) -> Acc:
+        return params
+
+    def add(self, acc: Acc, arrival: Arrival, hyper: Hyper) -> Acc:
+        theirs = jax.tree.map(jnp.add, arrival.base.model, arrival.answer.change)
+        away = jax.tree.map(jnp.subtract, theirs, acc)
+        return plus(acc, away, hyper["server_lr"] * arrival.weight)
+
+    def close(self, acc: Acc, hyper: Hyper) -> tuple[Params, Acc]:
+        return acc, acc
+
+
+def server_rule(parts: Parts) -> ServerRule:
+    """The server of a scheme with these parts: the plain sum wherever that is all there is."""
+    correction, chosen = parts.correction, parts.server
+    remembering = correction if correction is not None and correction.remembers else None
+    if isinstance(chosen, MixModels):
+        if remembering is not None:
+            raise InputError(
+                f"{remembering.label}: its server goes by contributions, while FedAsync's mixes models; use one of them"
+            )
+        return chosen
+    if chosen is None and remembering is None:
+        return WEIGHTED_SUM
+    return SteppingServer(remembering, chosen)
