@@ -64,7 +64,7 @@ class Training:
             found = self._saver.found
             server, self._rule = settings.scheme.parts.server, None
             if server is not None:
-                self._rule = RuleOnArrays(server, settings.server_lr, model, () if found is None else found.memory)
+                self._rule = RuleOnArrays(server, settings.server_lr, model, None if found is None else found.memory)
             arrays, number = (model, 0) if found is None else (found.arrays, found.server["version"])
             self._versions = Versions(arrays, number, self._rule)
             self._bases: dict[Job, Arrays] = {}

@@ -8,7 +8,8 @@ Where a server rule of the simulator takes the sum's place, it moves the floatin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedtempo.flower.arrays import Arrays, finite, record_of
 from fedtempo.parts import Parts
 
 if TYPE_CHECKING:
+    from fedtempo.server_rule import ServerRule
     from fedtempo.server_steps import MixModels, ServerOptimizer
 
 Memory = Sequence[NDArray[Any]]
@@ -131,7 +133,7 @@ class RuleOnArrays:
     """
 
     def __init__(
-        self, server: ServerOptimizer | MixModels, server_lr: float, arrays: Arrays, memory: Memory = ()
+        self, server: ServerOptimizer | MixModels, server_lr: float, arrays: Arrays, memory: Memory | None = None
     ) -> None:
         import jax  # by a server rule alone
 
@@ -145,12 +147,12 @@ class RuleOnArrays:
         """Whether it asks for the models from which jobs started."""
         self._numerics, self._lr = numerics, {"server_lr": np.float64(server_lr)}
         self._rule = server_rule(Parts(server=server))
-        self._add, self._close = jax.jit(self._rule.add), jax.jit(self._rule.close)
+        self._add, self._close = _compiled(self._rule)
         with numerics("float64"):
             first = () if self.mixes else self._rule.start(self._seen(arrays)).solver
         leaves, self._tree = jax.tree.flatten(first)
         self.memory: Memory = [np.asarray(leaf) for leaf in leaves]
-        if memory:
+        if memory is not None:
             if [part.shape for part in memory] != [part.shape for part in self.memory]:
                 raise InputError(
                     f"checkpoint: what {server.label} remembers there has not the form that it has here, where "
@@ -189,6 +191,13 @@ class RuleOnArrays:
     def _seen(self, arrays: Arrays) -> Arrays:
         """The floating arrays as the rule sees them."""
         return {name: _seen(arrays[name]) for name in self._floating}
+
+
+@lru_cache(maxsize=8)
+def _compiled(rule: ServerRule) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    import jax
+
+    return jax.jit(rule.add), jax.jit(rule.close)
 
 
 def _seen(array: NDArray[Any]) -> NDArray[Any]:
