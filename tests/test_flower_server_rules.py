@@ -276,7 +276,7 @@ def test_a_killed_run_comes_to_the_same_bits(server, tmp_path, monkeypatch, capl
     whole = start(tmp_path / "whole", world())
     memory = RunFolder(tmp_path / "whole").read()[0]["memory"]
     assert [part.shape for part in memory] == {
-        "slowmo": [(2,), (3,)], "fedadam": [(), (2,), (3,), (2,), (3,)], "mixing": []
+        "slowmo": [(2,), (3,)], "fedadam": [(2,), (3,), (2,), (3,)], "mixing": []
     }[server]  # fmt: skip
     between = 0
     for moment in range(1, crashes.count + 1, 3):

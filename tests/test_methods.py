@@ -204,7 +204,7 @@ def test_choice_by_losses_goes_on_after_a_stop_to_the_same_bits(tmp_path):
     problem = ft.problems.digits(clients=6, partition=ft.Dirichlet(0.3), seed=0)
     times = ft.FixedTimes.spread(clients=6, slowdown=80)
     scheme = ft.HighestLossSampling(2, candidates=4)
-    options = {"until": 30, "weights": "identical", "local": ft.LocalSGD(lr=[0.1, 0.3], batch_size=8), "points": 11}
+    options = {"until": 15, "weights": "identical", "local": ft.LocalSGD(lr=[0.1, 0.3], batch_size=8), "points": 6}
     whole = ft.simulate(problem, scheme, times, **options)
 
     class Enough(Exception):
@@ -225,11 +225,15 @@ def test_the_cure_reaches_what_the_criterion_alone_does_not():
     plain = ft.HighestLossSampling(1).using(weights="identical")
     cured = ft.CuredSampling(ft.HighestLossSampling(1), window=9, biased=3)
     away, near = (np.linalg.norm(model(s, steps=1, lr=0.02, until=600) - BEST) for s in (plain, cured))
-    print(away, near)
     assert near < 0.2 * away
 
 
 # -- what makes no sense
+
+
+def joining(scheme):
+    times = TIMES.available(absences={0: [(0, 2)]})
+    ft.simulate(PROBLEM, scheme, times, until=5, points=2)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +253,20 @@ def test_the_cure_reaches_what_the_criterion_alone_does_not():
         (lambda: model(ft.FedAvg().using(correction=ft.Scaffold()), momentum=0.9), "plain SGD steps alone"),
         (lambda: model(ft.AsyncFedAvg().using(correction=ft.Scaffold(), server=ft.MixModels())), "mixes models"),
         (lambda: model(ft.HighestLossSampling(1)), "cure it"),
+        (lambda: model(ft.rivals.FedNova((1, 2, 3)), momentum=0.9), "plain SGD alone"),
+        (lambda: model(ft.FedFix("1/2").using(compensate="work"), momentum=0.9), "plain SGD alone"),
+        (lambda: model(ft.rivals.FedNova((1, 2, 3)), steps=[1, 2]), "give one number as steps"),
+        (lambda: model(ft.rivals.FedNova((1, 2, 3)), schedule="horizon"), "one K for all clients"),
+        (lambda: ft.FedAvg().using(correction="fedprox:0.1"), "give an object such as ft.FedProx"),
+        (lambda: ft.FedAvg().using(server=ft.FedAdam), "give an object such as ft.FedAdam"),
+        (lambda: ft.FedAvg().using(compression=5), "give an object such as ft.TopK"),
+        (lambda: ft.FedAvg().using(weights=5), "is no weight rule"),
+        (lambda: ft.FedAvg().using(label=" "), "give a few words"),
+        (lambda: ft.FedAvg().using(client_rates=(1, 2, float("inf"))), "numbers above 0"),
+        (lambda: ft.rivals.FedBuff(2, staleness=0.5), "does not do; give polynomial"),
+        (lambda: ft.rivals.FedAU(ft.FedAvg(), 1.5), "whole number"),
+        (lambda: joining(ft.rivals.FedNova((1, 2, 3))), "come or go for good"),
+        (lambda: joining(ft.HighestLossSampling(1).using(weights="identical")), "come or go for good"),
         (lambda: ft.timeline(ft.HighestLossSampling(1), TIMES, until=3), "use ft.simulate"),
         (lambda: ft.theory.quantities(scheme=ft.FedAvg().using(server=ft.SlowMo()), times=TIMES), "plain local SGD"),
     ],
@@ -258,10 +276,49 @@ def test_what_makes_no_sense_is_refused_with_the_reason(make, why):
         make()
 
 
+def test_a_study_in_a_folder_is_told_from_one_with_other_weights(tmp_path):
+    options = {"until": 3, "points": 2, "checkpoint": tmp_path / "s"}
+    ft.simulate(PROBLEM, ft.FedAvg(), TIMES, weights=ft.Normalised(ft.TimeBased(), (1, 2, 3)), **options)
+    with pytest.raises(ft.ResultsConflict):
+        ft.simulate(PROBLEM, ft.FedAvg(), TIMES, weights=ft.Normalised(ft.TimeBased(), (3, 2, 1)), **options)
+
+
+def test_numbers_of_numpy_are_numbers():
+    scheme = ft.rivals.FedNova(np.array([1, 2, 3])).using(client_rates=np.array([1, 2, 1], dtype=np.float32))
+    assert np.isfinite(ft.simulate(PROBLEM, scheme, TIMES, until=2, points=2).dataset["loss"].values).all()
+    assert scheme.spec()["client_steps"] == [1, 2, 3]
+
+
+def test_weights_and_plans_of_a_rival_are_its_own():
+    scheme = ft.rivals.FedBuff(2)
+    own = ft.expected_weights(scheme, TIMES, rule=scheme.parts.weights)
+    np.testing.assert_array_equal(ft.expected_weights(scheme, TIMES), own)
+    np.testing.assert_array_equal(ft.compare(TIMES, scheme).schemes[0].expected_weights, own)
+    assert np.ptp(own) > 0.01
+
+
+def test_dropped_updates_are_no_server_step():
+    slow = ft.rivals.CutOff(ft.FedFix("1/4"), 0).using(server=ft.SlowMo(0.9))  # no client is that fast
+    np.testing.assert_array_equal(model(slow, until=3), np.zeros(4))
+
+
+def test_choice_by_losses_sends_the_model_to_all_candidates():
+    schemes = [ft.HighestLossSampling(1, candidates=d).using(weights="identical") for d in (1, 3)]
+    made = ft.simulate(PROBLEM, schemes, TIMES, until=4, points=2).dataset.isel(time=-1)
+    for k, extra in enumerate((0, 2)):
+        updates, rounds = (float(made[name].isel(scheme=k).values.squeeze()) for name in ("updates", "rounds"))
+        down, up = (float(made[name].isel(scheme=k).values.squeeze()) for name in ("bytes_down", "bytes_up"))
+        assert (down, up) == (16 * (updates + extra * rounds), 16 * updates + 4 * extra * rounds)
+
+
 def test_labels_and_specs_say_what_a_scheme_is_used_with():
     scheme = ft.FedFix("1/2").using(correction=ft.FedProx(0.1), compression=ft.TopK(0.01))
     assert scheme.label == "FedFix(1/2) + FedProx(0.1) + TopK(1 %)"
     assert scheme.using(server=ft.SlowMo()).label == "FedFix(1/2) + FedProx(0.1) + SlowMo(0.9) + TopK(1 %)"
+    assert scheme.using(label="mine").using(server=ft.SlowMo()).label == "mine + SlowMo(0.9)"
+    assert ft.rivals.FedAsync(0.5).using(compression=ft.TopK(0.1)).label == "FedAsync(0.5, polynomial:0.5) + TopK(10 %)"
+    assert ft.FedAdam(eps=0.1).label == "FedAdam(0.9, 0.99, 0.1)"
+    assert ft.FedAvg().using(compensate="weights") == ft.FedAvg()
     assert scheme.spec()["correction"] == {"name": "fedprox", "mu": 0.1}
     assert scheme == ft.FedFix("1/2").using(compression=ft.TopK(0.01), correction=ft.FedProx(0.1))
     assert scheme != ft.FedFix("1/2")

@@ -11,7 +11,7 @@ from test_engines import distance, flat
 TIMES = ft.FixedTimes(["1", "2/3", "1/2"])
 PROBLEM = ft.problems.quadratics(3, dimension=4, noise=0.5, rows=[6, 9, 12], seed=1, importance="rows")
 LOCAL = ft.LocalSGD(steps=3, lr=[0.05, 0.2], batch_size=4)
-SCHEMES = (ft.FedAvg(), ft.AsyncFedAvg(), ft.FedFix("1/2"), ft.FedFix("1/5"), ft.FedBuff(2), ft.UniformSampling(2))
+SCHEMES = (ft.AsyncFedAvg(), ft.FedFix("1/5"), ft.FedBuff(2), ft.UniformSampling(2))
 PARTS = {
     "FedProx": {"correction": ft.FedProx(0.5)},
     "FedDANE": {"correction": ft.FedDANE(0.1)},
@@ -197,18 +197,23 @@ class MixByHand(Sum):
         return theta
 
 
-class AdamByHand(Sum):
-    """Adam with bias correction, on minus the round's contribution."""
+class AdaptiveByHand(Sum):
+    """Reddi et al., Algorithm 2, with its three second means."""
 
-    def __init__(self):
-        self.m, self.v, self.t = np.zeros(4), np.zeros(4), 0
+    def __init__(self, kind, b1=0.9, tau=1e-3):
+        self.kind, self.b1, self.tau = kind, b1, tau
+        self.m, self.v = np.zeros(4), np.full(4, tau**2)
 
     def __call__(self, theta, answers):
         step = sum(omega * answer for _, omega, _, answer in answers)
-        self.t += 1
-        self.m = 0.9 * self.m + 0.1 * step
-        self.v = 0.99 * self.v + 0.01 * step**2
-        return theta + self.m / (1 - 0.9**self.t) / (np.sqrt(self.v / (1 - 0.99**self.t)) + 1e-3)
+        self.m = self.b1 * self.m + (1 - self.b1) * step
+        if self.kind == "FedAdam":
+            self.v = 0.99 * self.v + 0.01 * step**2
+        elif self.kind == "FedYogi":
+            self.v = self.v - 0.01 * step**2 * np.sign(self.v - step**2)
+        else:
+            self.v = self.v + step**2
+        return theta + self.m / (np.sqrt(self.v) + self.tau)
 
 
 def plain(i, sent, steps, lr):
@@ -220,15 +225,20 @@ def hands(name):
         return prox, Sum()
     if name == "SlowMo":
         return plain, MomentumByHand(0.5)
-    if name == "FedAdam":
-        return plain, AdamByHand()
+    if name in ("FedAdam", "FedYogi"):
+        return plain, AdaptiveByHand(name)
+    if name == "FedAdaGrad":
+        return plain, AdaptiveByHand(name, b1=0.0)
     if name == "mixing":
         return plain, MixByHand()
     made = {"FedDyn": lambda: DynByHand(1.0), "SCAFFOLD": ScaffoldByHand, "FedDANE": lambda: DaneByHand(0.1)}[name]()
     return made.work, made
 
 
-@pytest.mark.parametrize("name", ["FedProx", "FedDANE", "FedDyn", "SCAFFOLD", "SlowMo", "FedAdam", "mixing"])
+BY_HAND = ["FedProx", "FedDANE", "FedDyn", "SCAFFOLD", "SlowMo", "FedAdam", "FedYogi", "FedAdaGrad", "mixing"]
+
+
+@pytest.mark.parametrize("name", BY_HAND)
 def test_each_method_is_its_own_equations(name):
     schemes = [s for s in SCHEMES if not s.waiting.random]
     local = ft.LocalSGD(steps=3, lr=0.2, batch_size=None)

@@ -16,6 +16,7 @@ from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.local.rule import LocalRule
 from fedtempo.local.solvers import LocalOptax, LocalSGD
+from fedtempo.normalised import Normalised
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes import AsyncFedAvg, Scheme
 from fedtempo.weighting import WeightRule, weight_rule
@@ -77,7 +78,26 @@ def fitting_parts(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: in
             raise InputError(
                 f"{scheme.label}: clients that differ in their steps need LocalSGD or LocalOptax with draw='uniform'"
             )
+        if (parts.compensate == "work" or isinstance(parts.weights, Normalised)) and not local.plain:
+            raise InputError(
+                f"{scheme.label}: a contribution grows in proportion to its steps with plain SGD alone; use LocalSGD "
+                "without momentum, clip and options, or compensate by weights or rate"
+            )
+        _fitting_rates(scheme, local)
     return schemes
+
+
+def _fitting_rates(scheme: Scheme, local: LocalRule) -> None:
+    """Refuse what a scheme's own rates and steps leave without a meaning."""
+    parts, axes = scheme.parts, {axis.name: axis for axis in local.axes}
+    if (parts.compensate == "rate" or parts.client_rates is not None) and RATE not in axes:
+        raise InputError(f"{scheme.label}: clients differ in their rate, which {local!r} does not have")
+    if parts.client_steps is None:
+        return
+    if len(axes["local_steps"].values) > 1:
+        raise InputError(f"{scheme.label}: its clients have their own numbers of steps; give one number as steps")
+    if isinstance(local, LocalOptax) and local.schedule != "constant":
+        raise InputError(f"{scheme.label}: the schedule 1/√(KN) needs one K for all clients; use a constant rate")
 
 
 def surrogate_scheme(given: object, num_clients: int) -> Scheme:

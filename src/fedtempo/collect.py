@@ -18,7 +18,6 @@ from fedtempo.engine.program import grid_times
 from fedtempo.engine.session import Plan, Snapshot, Unit
 from fedtempo.history import History
 from fedtempo.model import leaf_paths
-from fedtempo.traffic import Traffic
 
 if TYPE_CHECKING:
     from fedtempo.study import Study
@@ -92,8 +91,9 @@ def collected(
             where = cube.place(plan.unit, seed, run)
             for name in _COUNTS:
                 counted[name].add((where[0], where[-1]), outcome[f"table:{name}"][:done])
-            for name, each in zip(Traffic._fields, traffic[plan.unit.scheme, plan.unit.shape], strict=True):
-                cube.put(name, where, each * np.append(updates[:done], np.full(study.points - done, np.nan)), ("time",))
+            cost = traffic[plan.unit.scheme, plan.unit.shape]
+            for name, up_to in cost.totals(updates[:done], outcome["table:rounds"][:done]).items():
+                cube.put(name, where, np.append(up_to, np.full(study.points - done, np.nan)), ("time",))
             for key, table in outcome.items():
                 if key.startswith("table:") and (name := key.removeprefix("table:")) not in _COUNTS:
                     trailing = ("time", "client") if name == "client_loss" else ("time",)

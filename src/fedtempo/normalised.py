@@ -31,6 +31,7 @@ class Normalised(WeightRule):
     rule: WeightRule
     steps: Sequence[int]
     name = "normalised"
+    by_client = True
 
     def __post_init__(self) -> None:
         given = tuple(self.steps)

@@ -34,8 +34,9 @@ class ParticipationHistory(WeightRule):
     name = "participation history"
 
     def __post_init__(self) -> None:
-        if self.cutoff < 1:
-            raise InputError(f"cutoff: {self.cutoff} rounds make no interval; give at least 1")
+        given: object = self.cutoff
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise InputError(f"cutoff: {given!r} rounds make no interval; give a whole number of at least 1")
 
     @property
     def label(self) -> str:

@@ -7,7 +7,7 @@ Each composes with every scheme; combinations that make no sense are refused wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -40,6 +40,9 @@ class Parts:
     """Factors of η_l, one a client."""
 
     def __post_init__(self) -> None:
+        self._check_kinds()
+        if self.compensate == "weights":
+            object.__setattr__(self, "compensate", None)
         if self.compensate not in (None, *get_args(Compensation)):
             raise InputError(f"compensate: {self.compensate!r} is not known; use weights, rate or work")
         if self.compensate in ("rate", "work") and (self.weights or self.client_steps or self.client_rates):
@@ -47,10 +50,6 @@ class Parts:
                 f"compensate: {self.compensate} sets the weights, rates and steps of clients by itself; leave weights, "
                 "client_steps and client_rates out"
             )
-        if isinstance(self.weights, str):
-            from fedtempo.weight_rules import weight_rule
-
-            object.__setattr__(self, "weights", weight_rule(self.weights))
         self._take("client_steps", Integral, "whole numbers of at least 1, one a client")
         self._take("client_rates", Real, "numbers above 0, one a client")
 
@@ -58,10 +57,34 @@ class Parts:
         given = getattr(self, name)
         if given is None:
             return
-        listed = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [None]
-        if not listed or not all(isinstance(v, kind) and not isinstance(v, bool) and v > 0 for v in listed):
+        listed: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+        good = [isinstance(v, kind) and not isinstance(v, bool) and 0 < v < float("inf") for v in listed]
+        if not good or not all(good):
             raise InputError(f"{name}: {given!r} does not do; give {what}")
-        object.__setattr__(self, name, tuple(listed))
+        plain = int if kind is Integral else float
+        object.__setattr__(self, name, tuple(plain(v) for v in listed))
+
+    def _check_kinds(self) -> None:
+        """Each part is of its kind; weights may be named."""
+        if self.weights is not None:
+            from fedtempo.weight_rules import WeightRule, weight_rule
+
+            given: Any = self.weights
+            if not isinstance(given, (str, WeightRule)):
+                raise InputError(f"weights: {given!r} is no weight rule; give one, or its name, as 'identical'")
+            object.__setattr__(self, "weights", weight_rule(given))
+        if self.correction is not None:
+            from fedtempo.local.correction import Correction
+
+            _of_kind("correction", self.correction, Correction, "ft.FedProx(0.1)")
+        if self.server is not None:
+            from fedtempo.server_steps import MixModels, ServerOptimizer
+
+            _of_kind("server", self.server, (ServerOptimizer, MixModels), "ft.FedAdam()")
+        if self.compression is not None:
+            from fedtempo.compression import Compression
+
+            _of_kind("compression", self.compression, Compression, "ft.TopK(0.01)")
 
     @property
     def own_weights(self) -> WeightRule | None:
@@ -77,18 +100,15 @@ class Parts:
         """Whether there are none."""
         return self == Parts()
 
-    @property
-    def words(self) -> list[str]:
-        """The parts that are there, in a few words each."""
-        named = [part.label for part in (self.weights, self.correction, self.server, self.compression) if part]
-        if self.compensate in ("rate", "work"):
+    def words(self, known: Parts) -> list[str]:
+        """The parts that are there and not in `known`, in a few words each."""
+        kinds = ("weights", "correction", "server", "compression")
+        parts = [getattr(self, kind) for kind in kinds if getattr(self, kind) != getattr(known, kind)]
+        named = [part.label for part in parts if part is not None]
+        if self.compensate is not None and self.compensate != known.compensate:
             named.append(f"by {self.compensate}")
-        named += [
-            f"{name.removeprefix('client_')} by client"
-            for name in ("client_steps", "client_rates")
-            if getattr(self, name)
-        ]
-        return named
+        lists = [n for n in ("client_steps", "client_rates") if getattr(self, n) not in (None, getattr(known, n))]
+        return named + [f"{name.removeprefix('client_')} by client" for name in lists]
 
     def spec(self) -> dict[str, object]:
         """The parts that are there as JSON."""
@@ -98,8 +118,13 @@ class Parts:
             if value is None:
                 continue
             if field.name == "weights":
-                value = value.label
+                value = value.identity
             elif hasattr(value, "spec"):
                 value = value.spec()
             found[field.name] = list(value) if isinstance(value, tuple) else value
         return found
+
+
+def _of_kind(name: str, given: object, kind: Any, example: str) -> None:
+    if not isinstance(given, kind):
+        raise InputError(f"{name}: {given!r} is not one; give an object such as {example}")

@@ -226,7 +226,7 @@ def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: Weig
     remarks = []
     weights = expected = None
     try:
-        weights = weights_of(scheme, run, rule)
+        weights = weights_of(scheme, run, scheme.parts.own_weights or rule)
         expected = expected_of(run, weights)
     except InputError as error:
         remarks.append(str(error))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from fedtempo.errors import InputError
 from fedtempo.importance import Importance
 from fedtempo.normalised import Normalised
 from fedtempo.participation_history import ParticipationHistory
+from fedtempo.parts import Parts
 from fedtempo.schemes import Scheme
 from fedtempo.weight_rules import Discounted, Identical, TimeBased, WeightRule
 
@@ -89,9 +90,9 @@ def CutOff(scheme: Scheme, limit: int) -> Scheme:
 
 def FedNova(steps: Sequence[int]) -> Scheme:
     """FedAvg whose clients take `steps` local steps each, and count as if all had taken the same."""
-    return schemes.FedAvg().using(
-        client_steps=tuple(steps), weights=Normalised(TimeBased(), tuple(steps)), label="FedNova"
-    )
+    taken = Parts(client_steps=steps).client_steps  # type: ignore[arg-type]
+    assert taken is not None
+    return schemes.FedAvg().using(client_steps=taken, weights=Normalised(TimeBased(), taken), label="FedNova")
 
 
 def FedAU(scheme: Scheme, cutoff: int = 50) -> Scheme:
@@ -106,8 +107,14 @@ def a_scheme(given: object) -> Scheme:
     return given
 
 
-def _discount(given: str | Discount) -> Discount:
-    return parse_discount(given) if isinstance(given, str) else given
+def _discount(given: object) -> Discount:
+    if isinstance(given, str):
+        return parse_discount(given)
+    if not callable(given):
+        raise InputError(
+            f"staleness: {given!r} does not do; give polynomial:0.5, hinge:10:4, constant:1, or a discount"
+        )
+    return cast("Discount", given)
 
 
 def _words(given: str | Discount) -> str:

@@ -47,6 +47,8 @@ class Scheme:
         self.name = name
         self.label = label if label is not None else name
         self.parts = Parts()
+        self._named = self.label, self.parts
+        """What it is called, and the parts that the name stands for."""
 
     def using(self, *, label: str | None = None, **parts: Any) -> Self:
         """The same scheme with other parts (parts.py): correction, server, compression, weights, compensate and more.
@@ -57,10 +59,16 @@ class Scheme:
         for name in parts:
             if name not in known:
                 raise InputError(f"using: there is no part {name!r}; the parts are {', '.join(known)}")
+        if label is not None and not str(label).strip():
+            raise InputError(f"label: {label!r} does not do; give a few words")
         made = copy(self)
         made.parts = replace(self.parts, **parts)
-        plain = self.label.split(" + ")[0]
-        made.label = label if label is not None else " + ".join([plain, *made.parts.words])
+        if label is not None:
+            made.label = str(label)
+            made._named = made.label, made.parts
+        else:
+            name, stands_for = self._named
+            made.label = " + ".join([name, *made.parts.words(stands_for)])
         return made
 
     def spec(self) -> dict[str, object]:
@@ -149,7 +157,7 @@ class FastestSampling(_Sized):
 
 
 class HighestLossSampling(Scheme):
-    """FedAvg with the `size` clients of highest last known loss among `candidates` drawn by importance: biased.
+    """FedAvg with the `size` clients of highest loss among `candidates` drawn by importance: biased.
 
     It is Power-of-Choice (Cho, Wang, Joshi, 2020); candidates None: all clients. Its rounds follow from training.
     """

@@ -4,15 +4,16 @@
     adaptive     θ ← θ + η_g · step(Σ ω_i Δ_i)               (Reddi et al., "Adaptive federated optimization", 2021)
     mixing       θ ← (1 − η_g ω_i) θ + η_g ω_i θ_i           (Xie et al., "Asynchronous federated optimization", 2019)
 
-The round's contribution Σ ω_i Δ_i takes the place of a negative gradient in an Optax solver; Adam and Yogi correct
-the bias of their first means, which the paper of 2021 leaves out. An empty round is no step: nothing decays and
-nothing moves.
+The round's contribution Σ ω_i Δ_i takes the place of a negative gradient. An empty round, or one of dropped updates
+alone, is no step: nothing decays and nothing moves.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -65,7 +66,7 @@ class SlowMo(ServerOptimizer):
 
 @dataclass(frozen=True)
 class FedAdam(ServerOptimizer):
-    """Adam on the round's contribution; `eps` is the degree of adaptivity, large where contributions are small."""
+    """Adam on the round's contribution; `eps` is τ, large where contributions are small."""
 
     b1: float = 0.9
     b2: float = 0.99
@@ -78,21 +79,26 @@ class FedAdam(ServerOptimizer):
 
     @property
     def label(self) -> str:
-        return type(self).__name__
+        name = type(self).__name__
+        return name if self == type(self)() else f"{name}({self.b1:g}, {self.b2:g}, {self.eps:g})"
 
     def spec(self) -> dict[str, object]:
-        return {"name": self.label.lower(), "b1": self.b1, "b2": self.b2, "eps": self.eps}
+        return {"name": type(self).__name__.lower(), "b1": self.b1, "b2": self.b2, "eps": self.eps}
+
+    def second(self, v: Any, g: Any) -> Any:
+        """The second mean."""
+        return self.b2 * v + (1 - self.b2) * g**2
 
     def transformation(self, server_lr: Any) -> optax.GradientTransformation:
-        return optax.adam(server_lr, b1=self.b1, b2=self.b2, eps=self.eps)
+        return _adaptive(server_lr, self.b1, self.eps, self.second)
 
 
 @dataclass(frozen=True)
 class FedYogi(FedAdam):
     """Yogi on the round's contribution: its second mean grows in steps that do not depend on its size."""
 
-    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
-        return optax.yogi(server_lr, b1=self.b1, b2=self.b2, eps=self.eps)
+    def second(self, v: Any, g: Any) -> Any:
+        return v - (1 - self.b2) * g**2 * jnp.sign(v - g**2)
 
 
 @dataclass(frozen=True)
@@ -106,21 +112,39 @@ class FedAdaGrad(ServerOptimizer):
 
     @property
     def label(self) -> str:
-        return "FedAdaGrad"
+        return "FedAdaGrad" if self == FedAdaGrad() else f"FedAdaGrad({self.eps:g})"
 
     def spec(self) -> dict[str, object]:
         return {"name": "fedadagrad", "eps": self.eps}
 
     def transformation(self, server_lr: Any) -> optax.GradientTransformation:
-        return optax.adagrad(server_lr, initial_accumulator_value=0.0, eps=self.eps)
+        return _adaptive(server_lr, 0.0, self.eps, lambda v, g: v + g**2)
 
 
-WEIGHTED_SUM = WeightedSum()
+def _adaptive(server_lr: Any, b1: float, eps: float, second: Callable[[Any, Any], Any]) -> optax.GradientTransformation:
+    """Algorithm 2 of Reddi et al.: m ← b1 m + (1 − b1) g, v by `second`, step −η_g m/(√v + τ); m = 0, v = τ² at first.
+
+    Optax's own correct the means for their start, or put τ under the root.
+    """
+
+    def init(params: Params) -> tuple[Params, Params]:
+        return zeros(params), jax.tree.map(lambda x: jnp.full_like(x, eps**2), params)
+
+    def update(gradient: Params, state: tuple[Params, Params], params: Params = None) -> Any:
+        first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state[0], gradient)
+        v = jax.tree.map(second, state[1], gradient)
+        step = jax.tree.map(lambda m, x: (-server_lr * m / (jnp.sqrt(x) + eps)).astype(m.dtype), first, v)
+        return step, (first, v)
+
+    return optax.GradientTransformation(init, update)
 
 
 def _share(who: str, name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
         raise InputError(f"{who}: {name} {value!r} does not do; give a number from 0 to below 1")
+
+
+WEIGHTED_SUM = WeightedSum()
 
 
 class Held(NamedTuple):
@@ -171,6 +195,8 @@ class SteppingServer(ServerRule):
             downhill = jax.tree.map(jnp.negative, step)
             update, solver = self.optimizer.transformation(hyper["server_lr"]).update(downhill, solver, acc.model)
             model = plus(acc.model, update)
+        came = acc.mass != 0  # a round of dropped updates alone is no step
+        model, solver = jax.tree.map(partial(jnp.where, came), (model, solver), (acc.model, acc.solver))
         return model, Held(model, zeros(model), jnp.zeros_like(acc.mass), acc.memory, solver)
 
     def letter(self, acc: Acc) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedtempo.clock.rules import FastestClients, IntervalStages, UniformSample, WaitForSome
+from fedtempo.clock.rules import CuredSample, FastestClients, IntervalStages, UniformSample, WaitForSome
 from fedtempo.clock.ticks import text
 from fedtempo.clock.times import Floats
 from fedtempo.clock.waiting import WaitingRule
@@ -85,6 +85,12 @@ def weights_by_stretch(
         raise InputError(
             "FedFix in stages and clients that come or go for good: weights would have to follow both; use one wait, "
             "as ft.FedFix('1/2'), or give absences a period"
+        )
+    if waiting.asks_for or isinstance(waiting, CuredSample) or rule.by_client:
+        what = rule.label if rule.by_client else repr(waiting)
+        raise InputError(
+            f"{what} and clients that come or go for good: its weights are those of one set of clients; give absences "
+            "a period, or use another scheme"
         )
     if len(stretches) > MAX_STRETCHES:
         raise InputError(

@@ -34,6 +34,7 @@ from fedtempo.arguments import (
     weight_rules,
 )
 from fedtempo.checkpoint import Folder
+from fedtempo.clock.rules import SampledClients
 from fedtempo.clock.setting import Setting
 from fedtempo.clock.ticks import Exact, positive, text
 from fedtempo.clock.times import ClientTimes
@@ -56,7 +57,7 @@ from fedtempo.problems.problem import Problem
 from fedtempo.runner import SAVE_SECONDS, Progress, Runner, cores
 from fedtempo.schemes import Scheme
 from fedtempo.traffic import Traffic, traffic_of
-from fedtempo.units import Kind, blocks_of, kind_of, kinds_of, plans_of, task_of
+from fedtempo.units import blocks_of, kind_of, kinds_of, plans_of, task_of
 from fedtempo.weighting import WeightRule, expected_weights, weights_of
 
 log = logging.getLogger(__name__)
@@ -140,12 +141,13 @@ class Study:
     @cached_property
     def traffic(self) -> dict[tuple[int, int], Traffic]:
         """Bytes of one client update, by (scheme, shape of the work)."""
-        found: dict[Kind, Traffic] = {}
-        for kind in kinds_of(self):
-            numbers = self.shapes[kind.shape] | self.traced[0]
-            found[kind] = traffic_of(self.problem, task_of(self, kind), numbers)
-        places = product(range(len(self.schemes)), range(len(self.shapes)))
-        return {(s, k): found[kind_of(self, s, k)] for s, k in places}
+        found: dict[tuple[int, int], Traffic] = {}
+        for s, k in product(range(len(self.schemes)), range(len(self.shapes))):
+            rule = self.schemes[s].waiting
+            asked = rule.asked_a_round(self.problem.num_clients) if isinstance(rule, SampledClients) else 0
+            task = task_of(self, kind_of(self, s, k))
+            found[s, k] = traffic_of(self.problem, task, self.shapes[k] | self.traced[0], float(asked))
+        return found
 
     @cached_property
     def shares(self) -> Shares:
@@ -162,7 +164,7 @@ class Study:
             "times": self.times.describe(),
             "law": self.times.law,
             "schemes": [scheme.spec() for scheme in self.schemes],
-            "weights": [rule.label for rule in self.rules],
+            "weights": [rule.identity for rule in self.rules],
             "until": text(self.until),
             "local": self.local.spec(),
             "server_lr": list(self.server_lr.values) if self.server_lr.listed else self.server_lr.values[0],

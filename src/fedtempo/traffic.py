@@ -1,7 +1,8 @@
 """Bytes that a client update costs: what the client sends, and what it was sent to begin with.
 
 Numbers travel in 32 bits, as Flower carries those of most models, whatever a simulation computes in; headers are not
-counted. A contribution that is compressed counts as its codec packs it.
+counted. A contribution that is compressed counts as its codec packs it. Where clients are chosen by their losses, the
+model goes to all candidates.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
 from fedtempo.engine.task import Task
 from fedtempo.grid import Value
@@ -26,14 +29,24 @@ NUMBER_BYTES = 4
 
 
 class Traffic(NamedTuple):
-    """Bytes of one client update."""
+    """Bytes of one client update, and clients that are asked for their loss in a round without being chosen."""
 
-    bytes_up: int
-    bytes_down: int
+    up: int
+    down: int
+    model: int
+    asked: float
+
+    def totals(self, updates: NDArray[Any], rounds: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+        """Bytes after so many updates and rounds."""
+        asked = self.asked * rounds
+        return {
+            "bytes_up": self.up * updates + NUMBER_BYTES * asked,
+            "bytes_down": self.down * updates + self.model * asked,
+        }
 
 
-def traffic_of(problem: Problem, task: Task, hyper: Mapping[str, Value]) -> Traffic:
-    """What an update of this kind costs."""
+def traffic_of(problem: Problem, task: Task, hyper: Mapping[str, Value], asked: float) -> Traffic:
+    """What an update of this kind costs; `asked` clients a round are asked for their loss and not chosen."""
     shapes = problem.parameter_shapes
     numbers = {name: jnp.float32(value) for name, value in hyper.items() if value is not None}
     steps = {STEPS: jnp.int32(1)}
@@ -48,7 +61,7 @@ def traffic_of(problem: Problem, task: Task, hyper: Mapping[str, Value]) -> Traf
     sent, answer = jax.eval_shape(exchanged, shapes)
     compression = task.work.compression
     change = _bytes(answer.change) if compression is None else compression.num_bytes(shapes)
-    return Traffic(change + _bytes(answer.report), _bytes(sent))
+    return Traffic(change + _bytes(answer.report), _bytes(sent), _bytes(sent.model), asked)
 
 
 def _bytes(tree: Any) -> int:

@@ -41,6 +41,15 @@ class WeightRule(ABC):
         """The rule in a few words."""
         return self.name
 
+    by_client: ClassVar[bool] = False
+    """Whether it was made with a number for every client."""
+
+    @property
+    def identity(self) -> str:
+        """What tells the rule from every other in a study's folder: its name, and all its numbers if it has any."""
+        written = repr(self) if getattr(type(self), "__dataclass_fields__", None) else self.label
+        return self.label if " at 0x" in written else written
+
     @abstractmethod
     def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
         """d_i, and as rationals where participation is known exactly."""

@@ -258,12 +258,17 @@ def weights(
     times: ClientTimes,
     *,
     importance: Iterable[Exact] | None = None,
-    rule: str | WeightRule = "time-based",
+    rule: str | WeightRule | None = None,
     seed: int = 0,
 ) -> Weights:
-    """d_i: time-based (unbiased) unless another rule is named; exact where the times are."""
+    """d_i: the scheme's own, or time-based (unbiased), unless another rule is named; exact where the times are."""
     run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
-    return weights_of(scheme, run, weight_rule(rule))
+    return weights_of(scheme, run, _rule_of(scheme, rule))
+
+
+def _rule_of(scheme: Scheme, given: str | WeightRule | None) -> WeightRule:
+    own = scheme.parts.own_weights if given is None else None
+    return own or weight_rule("time-based" if given is None else given)
 
 
 def expected_weights(
@@ -271,9 +276,9 @@ def expected_weights(
     times: ClientTimes,
     *,
     importance: Iterable[Exact] | None = None,
-    rule: str | WeightRule = "time-based",
+    rule: str | WeightRule | None = None,
     seed: int = 0,
 ) -> Floats:
     """q_i: training minimises Σ q_i L_i, which is the federated loss when q_i is proportional to p_i."""
     run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
-    return expected_of(run, weights_of(scheme, run, weight_rule(rule)))
+    return expected_of(run, weights_of(scheme, run, _rule_of(scheme, rule)))

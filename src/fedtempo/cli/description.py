@@ -119,7 +119,7 @@ def scheme_of(spec: object) -> Scheme:
     """A scheme from its table, as {"name": "fedfix", "wait": "1/2"}."""
     if not isinstance(spec, Mapping) or "name" not in spec:
         raise InputError(f'schemes: {spec!r} has no name; write {{name = "fedfix", wait = "1/2"}}')
-    name, rest = spec["name"], {k: v for k, v in spec.items() if k != "name"}
+    name, rest = str(spec["name"]), {k: v for k, v in spec.items() if k != "name"}
     if name not in _SCHEMES:
         raise InputError(f"schemes: {name!r} is not known{nearest(str(name), tuple(_SCHEMES))}")
     build, needed, others = _SCHEMES[name]
@@ -127,9 +127,12 @@ def scheme_of(spec: object) -> Scheme:
     for key in needed:
         if key not in rest:
             raise InputError(f"scheme {name}: it needs {key}; write {{name = {name!r}, {key} = …}}")
-    scheme = build(**{k: v for k, v in rest.items() if k in (*needed, *others)})
-    parts = parts_of(rest)
-    return scheme.using(**parts) if parts else scheme
+    try:
+        scheme = build(**{k: v for k, v in rest.items() if k in (*needed, *others)})
+        parts = parts_of(rest)
+        return scheme.using(**parts) if parts else scheme
+    except (TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"scheme {name}: {dict(rest)} does not do ({error}); check its values") from None
 
 
 def _stage(spec: Mapping[str, Any]) -> tuple[Any, int | None]:
@@ -152,6 +155,10 @@ def local_of(table: Mapping[str, Any]) -> LocalRule:
     from fedtempo.local.solvers import LocalOptax, LocalSGD
 
     rest = {k: v for k, v in table.items() if k != "solver"}
+    if not isinstance(rest.get("options", {}), Mapping):
+        raise InputError(
+            f"[local]: options = {rest['options']!r} is not a table; write [local.options] and its keys below"
+        )
     sizes = rest.get("batch_size")
     if sizes == "all":
         rest["batch_size"] = None

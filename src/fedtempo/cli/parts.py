@@ -62,7 +62,7 @@ def _compressions() -> Makers:
 
     return {
         "topk": (TopK, ("share", "error_feedback")),
-        "qsgd": (QSGD, ("levels", "bucket")),
+        "qsgd": (QSGD, ("levels", "bucket", "norm")),
         "lowrank": (LowRank, ("rank", "error_feedback")),
     }
 
@@ -87,10 +87,13 @@ def _made(kind: str, given: object, makers: Makers) -> Any:
     try:
         return make(**options)
     except TypeError:
-        missing = ", ".join(key for key in keys if key not in options)
-        raise InputError(f"{kind} {name}: it needs {missing}; write {name}:0.1") from None
+        raise InputError(f"{kind} {name}: {options} does not do; write it as {name}:0.1") from None
 
 
-def _number(kind: str, text: str) -> int | float:
+def _number(kind: str, text: str) -> int | float | bool | str:
+    if text in ("true", "false"):
+        return text == "true"
+    if text in ("max", "euclidean"):
+        return text
     value = exact(text, kind)
     return int(value) if value.denominator == 1 and "." not in text else float(value)

@@ -22,7 +22,6 @@ from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.local.correction import Begun, Correction, Memory, minus, plus, positive_number, zeros
 from fedtempo.local.rule import Answer, Hyper, LocalRule, Params, Sent, State
-from fedtempo.local.solvers import LocalSGD
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ class Scaffold(Correction):
         return True
 
     def check(self, local: LocalRule) -> None:
-        if type(local) is not LocalSGD or local.momentum is not None or local.clip is not None or local.options:
+        if not local.plain:
             raise InputError(
                 "SCAFFOLD: the control variate follows from plain SGD steps alone, Δ_i = −η_l Σ gradients; use "
                 "LocalSGD without momentum, clip and options"

@@ -66,6 +66,11 @@ class LocalRule(ABC):
     def axes(self) -> tuple[Axis, ...]:
         """The hyper-parameters, with their values."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is SGD and nothing else: Δ_i = −η_l Σ gradients."""
+        return False
+
     @abstractmethod
     def job(self, shape: Mapping[str, Value]) -> Job:
         """The work for one choice of the axes that are not traced."""

@@ -124,6 +124,10 @@ class LocalSGD(LocalOptax):
             object.__setattr__(self, "options", {**self.options, "momentum": self.momentum})
         super().__post_init__()
 
+    @property
+    def plain(self) -> bool:
+        return self.solver is optax.sgd and self.clip is None and not self.options
+
 
 def _work(
     transformation: Callable[[Hyper], optax.GradientTransformation], steps: int

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,9 @@ class HighestLoss(SampledClients):
             what = "candidates" if self.candidates is not None else "sample"
             given = self.candidates or self.size
             raise InputError(f"{what}: {given} clients cannot be drawn from {num_clients}; make it smaller")
+
+    def asked_a_round(self, num_clients: int) -> Fraction:
+        return Fraction((self.candidates or num_clients) - self.size)
 
     def phase(self, state: State) -> None:
         return None  # what is next depends on losses, which no state holds

@@ -73,6 +73,9 @@ class CuredSample(SampledClients):
             return self.criterion.choose(number, attempt, view)
         return tuple(sorted(view.clients))
 
+    def asked_a_round(self, num_clients: int) -> Fraction:
+        return Fraction(self.biased, self.window) * self.criterion.asked_a_round(num_clients)
+
     def draws_a_round(self, num_clients: int) -> Fraction:
         chosen = self.biased * self.criterion.draws_a_round(num_clients)
         return (chosen + (self.window - self.biased) * num_clients) / self.window

@@ -57,6 +57,10 @@ class SampledClients(WaitingRule):
     def phase(self, state: State) -> int | None:
         return int(state)
 
+    def asked_a_round(self, num_clients: int) -> Fraction:
+        """Clients that are asked for a measure of the newest model, in a round on average, beyond those chosen."""
+        return Fraction(0)
+
     @abstractmethod
     def choose(self, number: int, attempt: int, view: View) -> tuple[int, ...]:
         """The clients of round `number`; a client drawn twice is named twice."""
