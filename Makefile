@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
-	bench-planner bench-flower flower-demo test-flower check-accelerator lock format clean
+	bench-planner bench-flower flower-demo test-flower test-slow check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(READY)
@@ -22,7 +22,7 @@ types: $(READY)
 
 # Two processes, a file at a time: files share what they compile.
 unit: $(READY)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 # The wheel as a user gets it: built, unpacked beside nothing of this checkout, imported and run.
 wheel: $(READY)
@@ -31,6 +31,10 @@ wheel: $(READY)
 # A SuperLink and four SuperNodes of unequal speed on this machine train digits with FedAvg and with FedFix.
 flower-demo: $(READY)
 	$(BIN)/python examples/flower/demo.py --out results/flower-demo
+
+# Tests of many seconds each that have quicker ones beside them.
+test-slow: $(READY)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 # Real Flower processes that are killed, turned away or lie: about ten minutes.
 test-flower: $(READY)

@@ -78,7 +78,12 @@ def groups() -> dict[str, Group]:
         ),
         "clip": Group("Clipping", [FIX], local={"clip": 1.0}, suffix=", gradients clipped at 1"),
         "slowmo": Group("Server side", [FIX.using(server=servers[0])], server_lr=[0.05, 0.1, 0.5]),
-        "servers": Group("Server side", [FIX.using(server=s) for s in servers[1:]], server_lr=[0.01, 0.03, 0.1, 0.3]),
+        "servers": Group(
+            "Server side",
+            [FIX.using(server=s) for s in servers[1:]],
+            local={"lr": [r / 20 for r in RATES]},
+            server_lr=[0.03, 0.1, 0.3, 1.0],
+        ),
         "compression": Group("Compression", [FIX.using(compression=c) for c in small]),
         "fedasync": Group("Rivals", mixes),
         "rivals": Group("Rivals", [*rivals, *history]),
