@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -191,6 +192,29 @@ class FakeGrid(Grid):
         moments = [self._coming[0][0]] if self._coming else []
         moments += [self._script[0][0]] if self._script else []
         return min(moments, default=None)
+
+
+# -- kills
+
+
+class Crashes:
+    """Counts the calls at which a process can be killed, and kills it at one of them."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.count, self.at = 0, None
+        monkeypatch.setattr(os, "fsync", self._before(lambda handle: None))  # a kill is not a power cut
+        monkeypatch.setattr(os, "replace", self._before(os.replace))
+        for name in ("push_messages", "pull_messages", "get_nodes"):
+            monkeypatch.setattr(FakeGrid, name, self._before(getattr(FakeGrid, name)))
+
+    def _before(self, call):
+        def counted(*args, **kwargs):
+            self.count += 1
+            if self.at is not None and self.count >= self.at:
+                raise Killed
+            return call(*args, **kwargs)
+
+        return counted
 
 
 # -- what clients answer

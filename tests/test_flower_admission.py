@@ -82,6 +82,21 @@ def test_the_limit_is_a_multiple_of_what_is_usual_once_that_is_known() -> None:
     assert isinstance(admit({"a": np.array([13.0])}, base, admission=copy), Refused)
 
 
+def test_before_the_usual_norm_is_known_the_limit_is_by_the_model_and_the_longest_so_far() -> None:
+    admission = Admission("num-examples", clip_norm=None, norm_limit=10.0)
+    base = {"a": np.array([3.0, 4.0]), "n": np.array([10**9])}
+    wild = admit({**base, "a": np.array([3.0, 60.0])}, base, admission=admission)
+    assert isinstance(wild, Refused)
+    assert wild.reason == (
+        "its norm 56 is more than 10 times the model's own, 5; if that is right, raise norm_limit or set it to None"
+    )
+    assert isinstance(admit({**base, "a": np.array([3.0, 50.0])}, base, admission=admission), Contribution)
+    assert isinstance(admit({**base, "a": np.array([3.0, 400.0])}, base, admission=admission), Contribution)
+    wild = admit({**base, "a": np.array([3.0, 5000.0])}, base, admission=admission)
+    assert isinstance(wild, Refused)
+    assert "10 times the longest so far, 396" in wild.reason
+
+
 def test_clients_that_do_not_move_do_not_set_the_limit() -> None:
     admission = Admission("num-examples", clip_norm=None, norm_limit=10.0)
     base = {"a": np.zeros(2)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded
 from fedtempo.flower.evaluation import Evaluator
 from fedtempo.flower.saving import Saver
-from flower_fake import SECOND, FakeGrid, Killed, VirtualClock, failure, on, record_of, shifting
+from flower_fake import SECOND, Crashes, FakeGrid, Killed, VirtualClock, failure, on, record_of, shifting
 
 INITIAL = {"w": np.zeros(3), "n": np.zeros(2, dtype=np.int32)}
 STRATEGIES = {
@@ -24,26 +23,6 @@ STRATEGIES = {
     "fedfix": lambda **o: FedFix(1.3, **o),
     "fedbuff": lambda **o: FedBuff(2, **o),
 }
-
-
-class Crashes:
-    """Counts the calls at which a process can be killed, and kills it at one of them."""
-
-    def __init__(self, monkeypatch) -> None:
-        self.count, self.at = 0, None
-        monkeypatch.setattr(os, "fsync", self._before(lambda handle: None))  # a kill is not a power cut
-        monkeypatch.setattr(os, "replace", self._before(os.replace))
-        for name in ("push_messages", "pull_messages", "get_nodes"):
-            monkeypatch.setattr(FakeGrid, name, self._before(getattr(FakeGrid, name)))
-
-    def _before(self, call):
-        def counted(*args, **kwargs):
-            self.count += 1
-            if self.at is not None and self.count >= self.at:
-                raise Killed
-            return call(*args, **kwargs)
-
-        return counted
 
 
 def tokens(records, key):

@@ -155,7 +155,7 @@ def test_a_finite_update_that_would_make_the_model_infinite() -> None:
     grid = FakeGrid()
     grid.connect(100, shifting(1, 1, loss=1.0))
     grid.connect(101, once(overflowing, shifting(2, 1, loss=1.0)))
-    strategy = FedAvg(**on(grid, server_lr=4))
+    strategy = FedAvg(**on(grid, server_lr=4, norm_limit=None))
     result = strategy.start(grid, record_of({"w": np.zeros(3, dtype=np.float32)}), num_rounds=3)
     fault = only(result, "refused")
     assert (fault.client, fault.identity, fault.time) == (1, "node 101", 1.0)
@@ -359,3 +359,37 @@ def test_training_waits_while_everybody_is_gone(strategy) -> None:
     result = strategy(**on(grid)).start(grid, record_of(INITIAL), num_rounds=8)
     assert result.stopped == "8 rounds are done"
     assert {closed.contributors for closed in result.rounds if closed.time > 100} == {("node 101",)}
+
+
+# -- several things in one look
+
+
+def test_a_client_whose_rest_ends_when_it_is_seen_to_be_gone_does_not_come_back() -> None:
+    """Nodes are listed every third second here; the rest ends with that look."""
+    grid = FakeGrid()
+    grid.connect(100, shifting(1, 1))
+    grid.connect(101, lambda message: [(SECOND, failure(message))])
+    grid.at(2, lambda: grid.disconnect(101))
+    result = run(grid, num_rounds=8, max_failures=1, retry_after=2, poll=0.25)
+    assert kinds(result, 1) == ["error", "set aside", "left"]
+    assert [fault.time for fault in result.errors] == [1, 1, 3]
+    assert recorded(result).retold().equals(recorded(result).timeline)
+
+
+def test_a_client_that_comes_back_while_its_update_is_taken_has_one_job() -> None:
+    """It is sent the new model as a contributor, and again as one who has joined: only the second job counts."""
+    grid = FakeGrid()
+    grid.connect(100, shifting(1, 3))
+    grid.connect(101, shifting(1, 1), b"key")
+
+    def move() -> None:
+        grid.disconnect(101)
+        grid.connect(102, shifting(1, 1), b"key")
+
+    grid.at(2, move)
+    strategy = FedBuff(2, **on(grid, poll=0.25))
+    result = strategy.start(grid, record_of(INITIAL), num_rounds=3, timeout=9)
+    assert kinds(result, 1) == ["left", "came back", "late"]
+    assert only(result, "late").reason.startswith("job 1 from version 1 ")
+    assert [[update.job for update in closed.updates] for closed in result.rounds] == [[0, 0], [1, 2], [2, 3]]
+    assert recorded(result).retold().equals(recorded(result).timeline)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -26,7 +25,19 @@ from fedtempo.flower.training import Training
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
 from fedtempo.parts import Parts
 from fedtempo.server_steps import ServerOptimizer
-from flower_fake import SECOND, FakeGrid, Killed, ProblemClients, answer, arrays_of, failure, on, record_of, shifting
+from flower_fake import (
+    SECOND,
+    Crashes,
+    FakeGrid,
+    Killed,
+    ProblemClients,
+    answer,
+    arrays_of,
+    failure,
+    on,
+    record_of,
+    shifting,
+)
 
 PROBLEM = ft.problems.quadratics(4, dimension=6, noise=0.5, rows=[6, 9, 12, 5], seed=1, importance="rows")
 LOCAL = ft.LocalSGD(steps=2, lr=0.1, batch_size=4)
@@ -219,26 +230,6 @@ def test_models_are_kept_for_mixing_as_long_as_jobs_need_them(monkeypatch) -> No
 
 
 # -- killed and started again
-
-
-class Crashes:
-    """Kills the process at the n-th call of those at which it can be killed."""
-
-    def __init__(self, monkeypatch) -> None:
-        self.count, self.at = 0, None
-        monkeypatch.setattr(os, "fsync", self._before(lambda handle: None))
-        monkeypatch.setattr(os, "replace", self._before(os.replace))
-        for name in ("push_messages", "pull_messages", "get_nodes"):
-            monkeypatch.setattr(FakeGrid, name, self._before(getattr(FakeGrid, name)))
-
-    def _before(self, call):
-        def counted(*args, **kwargs):
-            self.count += 1
-            if self.at is not None and self.count >= self.at:
-                raise Killed
-            return call(*args, **kwargs)
-
-        return counted
 
 
 def drawn(rate: float, seconds: float):

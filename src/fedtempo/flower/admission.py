@@ -76,7 +76,7 @@ class Admission:
             norm = _norm(delta, base)
             if isinstance(norm, Refused):
                 return norm
-            if (reason := self._too_large(norm)) is not None:
+            if (reason := self._too_large(norm, base)) is not None:
                 return Refused(reason)
             self._norms.append(norm)
             factor = 1.0
@@ -87,16 +87,25 @@ class Admission:
             delta, float(examples), norm, factor, metrics, rest, size(arrays)
         )  # it may wait for long: without its arrays
 
-    def _too_large(self, norm: float) -> str | None:
-        if self._limit is None or len(self._norms) < _ENOUGH_NORMS:
+    def _too_large(self, norm: float, base: Arrays) -> str | None:
+        if self._limit is None:
             return None
-        middle = sorted(self._norms)[len(self._norms) // 2]
-        if middle <= 0 or norm <= self._limit * middle:
+        usual, said = self._usual(base)
+        if usual <= 0 or norm <= self._limit * usual:
             return None
         return (
-            f"its norm {norm:.3g} is more than {self._limit:g} times the usual {middle:.3g}; "
+            f"its norm {norm:.3g} is more than {self._limit:g} times {said} {usual:.3g}; "
             "if that is right, raise norm_limit or set it to None"
         )
+
+    def _usual(self, base: Arrays) -> tuple[float, str]:
+        """A norm to measure by, 0 if there is none yet: the median, and before that the most that speaks for it."""
+        if len(self._norms) >= _ENOUGH_NORMS:
+            return sorted(self._norms)[len(self._norms) // 2], "the usual"
+        known, model = max(self._norms, default=0.0), _norm(base, base)
+        if isinstance(model, Refused):  # it is not finite: nothing to measure by
+            return 0.0, ""
+        return (known, "the longest so far,") if known >= model else (model, "the model's own,")
 
     def take_back(self, norm: float) -> None:
         """An update of this norm was let in and has been refused after all: it says nothing of what is usual."""

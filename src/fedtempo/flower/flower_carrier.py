@@ -182,15 +182,12 @@ class FlowerCarrier:
         events, self._held = self._held, []
         events += self._pull(at)
         events += self._expire(at)
-        events += self._desk.due(at)
         if at >= self._next_nodes:
             events += self._desk.listed(self._nodes(at), at)
-        left = {event.client for event in events if isinstance(event, Left)}
-        for client in left:
-            self._abandon(client, at)
+        events += self._desk.due(at)  # after the list: the rest of a client that is gone need not end
+        left = {event.client: place for place, event in enumerate(events) if isinstance(event, Left)}
         self._next_look = self._clock.now() + self._poll
-        told = [event for event in events if not (isinstance(event, Failed) and event.job.client in left)]
-        return sorted(told, key=_place)
+        return sorted((e for place, e in enumerate(events) if not _overtaken(e, place, left)), key=_place)
 
     def _nodes(self, at: Tick) -> list[Node]:
         """Who is connected; those who are not will not answer."""
@@ -261,7 +258,8 @@ class FlowerCarrier:
         self._over[out.id] = out.job
         self._forget.append((at + self._timeout, out.id))
 
-    def _abandon(self, client: int, at: Tick) -> None:
+    def abandon(self, client: int, at: Tick) -> None:
+        """The server has let the client go, and what is out with it: also what this very moment has sent."""
         out = self._of_client.get(client)
         if out is not None:
             self._settle(out)
@@ -282,6 +280,13 @@ class FlowerCarrier:
             if self._others:
                 self._clock.sleep(min(now + self._poll, *(other.until for other in self._others.values())))
         return self._clock.now()
+
+
+def _overtaken(event: Event, place: int, left: dict[int, int]) -> bool:
+    """Whether an event says nothing any more, since its client has left: at the same moment, or later in it."""
+    if isinstance(event, Joined):
+        return left.get(event.client, -1) > place
+    return isinstance(event, Failed) and event.job.client in left
 
 
 def _place(event: Event) -> tuple[int, int]:

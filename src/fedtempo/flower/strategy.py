@@ -89,8 +89,9 @@ class TimedStrategy(flower.FedAvg):
     times              seconds a job takes, by identity: weights follow from these, and nothing is estimated
     identity_key       reply metric that names a client, where nodes have no keys of their own
     work_key           reply metric with a client's working seconds: shows the carrier's share of the round trip
-    clip_norm          largest norm of a contribution; longer ones are shortened to it
-    norm_limit         contributions longer than this times the usual norm are refused; None: never
+    clip_norm          largest norm of a contribution; longer ones are shortened to it (mixed by less where models are)
+    norm_limit         contributions longer than this times the usual norm (of the first five: than this times the
+                       longest so far or the model's own norm) are refused; None: never
     max_failures       failures in a row after which a client is set aside
     retry_after        seconds after which it is tried again, doubling each time
     checkpoint         folder from which a killed run goes on with ``start(…, resume=True)``

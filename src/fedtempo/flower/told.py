@@ -15,11 +15,11 @@ from fedtempo.clock.server import Server
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.flower.clock import NANOSECOND
 
-RESTART, REFUSED = "restart", "refused"
+RESTART, REFUSED, LEFT = "restart", "refused", "left"
 _KINDS: dict[type, str] = {
     Arrived: "arrived",
     Failed: "failed",
-    Left: "left",
+    Left: LEFT,
     Joined: "joined",
     Deadline: "deadline",
 }

@@ -32,7 +32,7 @@ from fedtempo.flower.journal import Journal
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.saving import Saved, Saver
 from fedtempo.flower.settings import Settings
-from fedtempo.flower.told import REFUSED, RESTART, NotedServer, Told, restarted
+from fedtempo.flower.told import LEFT, REFUSED, RESTART, NotedServer, Told, restarted
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
 from fedtempo.flower.weigher import Weigher
 
@@ -151,7 +151,7 @@ class Training:
             there = self._desk.roster.there
             log.info("%d clients: %s", len(there), ", ".join(self._desk.roster.names[:20]))
             self._server = NotedServer(self._settings.rule, there, unit=NANOSECOND)
-            self._server.note_told = self._journal.tell
+            self._server.note_told = self._told
             self._journal.begin(there)
             if self._evaluator is not None:
                 self._evaluator.submit(0, self._versions.record(), must=True)
@@ -168,7 +168,7 @@ class Training:
         """
         now: Tick = snapshot["now"]
         self._server = NotedServer.restored(self._settings.rule, restarted(snapshot))
-        self._server.note_told = self._journal.tell
+        self._server.note_told = self._told
         self._journal.tell(Told(now, RESTART))
         reason = f"the server was started again after round {self._desk.server_round}; what was out is sent again"
         self._desk.note(now, -1, "restart", reason)
@@ -177,6 +177,12 @@ class Training:
         ready = {client for client in self._desk.roster.there if not self._desk.patience.resting(client)}
         self._carrier.hold(Left(client) for client in sorted(self._server.clients - ready))
         self._carrier.hold(Joined(client) for client in sorted(ready - self._server.clients))
+
+    def _told(self, told: Told) -> None:
+        """The server is told something: it is written down, and a client that has left is no longer waited for."""
+        self._journal.tell(told)
+        if told.kind == LEFT:
+            self._carrier.abandon(told.client, told.time)
 
     # -- the carrier that the server sees
 
