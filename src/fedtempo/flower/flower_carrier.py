@@ -185,8 +185,8 @@ class FlowerCarrier:
         if at >= self._next_nodes:
             events += self._desk.listed(self._nodes(at), at)
         events += self._desk.due(at)  # after the list: the rest of a client that is gone need not end
-        left = {event.client: place for place, event in enumerate(events) if isinstance(event, Left)}
         self._next_look = self._clock.now() + self._poll
+        left = {event.client: place for place, event in enumerate(events) if isinstance(event, Left)}
         return sorted((e for place, e in enumerate(events) if not _overtaken(e, place, left)), key=_place)
 
     def _nodes(self, at: Tick) -> list[Node]:

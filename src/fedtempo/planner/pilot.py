@@ -25,8 +25,12 @@ from fedtempo.problems.rows import Ints
 FEWEST = 160
 """Accesses without which nothing can be said."""
 _ENOUGH = 1000
-_START, _PATH, _CURVES, _OWN = 0.04, 0.40, 0.66, 0.08
-"""Shares of the budget: the first curvature, the path; and of what is left: spectra, clients' own curvature."""
+_START, _CURVES, _OWN = 0.04, 0.66, 0.08
+"""Shares: of the budget, the first curvature; of what the path leaves, spectra and clients' own curvature."""
+_PATH, _FIRST_PATH, _SHORT = 0.40, 0.60, 800
+"""The path's share of the budget, that of a short pilot, and accesses halfway between: what is measured closely but far
+from where training leads says little.
+"""
 _REST = 130
 """Accesses that the path leaves to the rest, at least."""
 _CAUTION = 0.7
@@ -176,7 +180,8 @@ def _descend(access: Access, weight: Floats, budget: int, few: int) -> tuple[Pat
     gradient there, its rows.
     """
     clients = len(weight)
-    most = min(_PATH * budget, budget - _REST)
+    share = _PATH + (_FIRST_PATH - _PATH) / (1 + (budget / _SHORT) ** 6)
+    most = min(share * budget, budget - _REST)
     steps = int(np.clip(most / max(clients, 3), 9, _MOST_STEPS))
     rows = int(np.clip(most / steps, 3, access.most_rows))
     place = access.start.copy()
