@@ -234,7 +234,8 @@ def test_a_problem_that_is_not_convex_is_planned_for_and_that_is_said() -> None:
     x = draw.standard_normal((5, 40, 3)).astype(np.float32)
     data = [(rows, np.sin(rows.sum(axis=1))) for rows in x]
     problem = ft.Problem(init, loss, data)
-    made = ft.recommend(problem, f80(5), until=100, local=ft.LocalSGD(steps=2, batch_size=8), sizes=[2], waits=["1/2"])
+    local = ft.LocalSGD(steps=2, batch_size=8)
+    made = ft.recommend(problem, f80(5), until=60, local=local, sizes=[2], waits=["1/2"], seed=2)
     assert np.isfinite(made.best.loss)
     assert any("not convex" in sentence for sentence in made.assumes)
 
