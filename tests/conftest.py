@@ -5,7 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("the same every time", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("the same every time")
 
 
 @pytest.fixture(autouse=True)

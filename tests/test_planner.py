@@ -79,11 +79,11 @@ def test_gradients_and_curvatures_are_those_of_the_rows() -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_lanczos_is_gauss_quadrature(seed: int) -> None:
     draw = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(draw.standard_normal((9, 9)))
-    values = np.sort(draw.uniform(0.1, 3, 9))
+    values = np.sort(draw.uniform(0.1, 2, 9)) + np.linspace(0, 1, 9)  # apart: two that are one take one step less
     matrix, vector = basis * values @ basis.T, draw.standard_normal(9)
     found = lanczos(lambda v: matrix @ v, vector, 4)
     for power in range(8):  # exact up to degree 2·4 − 1
