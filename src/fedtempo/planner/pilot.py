@@ -180,8 +180,8 @@ def _descend(access: Access, weight: Floats, budget: int, few: int) -> tuple[Pat
     gradient there, its rows.
     """
     clients = len(weight)
-    share = _PATH + (_FIRST_PATH - _PATH) / (1 + (budget / _SHORT) ** 6)
-    most = min(share * budget, budget - _REST)
+    going = _PATH + (_FIRST_PATH - _PATH) / (1 + (budget / _SHORT) ** 6)
+    most = min(going * budget, budget - _REST)
     steps = int(np.clip(most / max(clients, 3), 9, _MOST_STEPS))
     rows = int(np.clip(most / steps, 3, access.most_rows))
     place = access.start.copy()
