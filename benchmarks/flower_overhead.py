@@ -20,11 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from flwr.app import Array, ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 
 APP = Path(__file__).parent / "flower_app"
 SIZES = {"30 KB": 30_000, "5 MB": 5_000_000, "100 MB": 100_000_000}
@@ -57,7 +59,8 @@ class Desk:
     """A Grid without transport, and the virtual clock that goes with it: a job takes its client's time, and nothing."""
 
     def __init__(self, clients: int, replies: list[Any]) -> None:
-        self._clients, self._replies = clients, replies
+        self._nodes = [SimpleNamespace(node_id=node, public_key=b"") for node in range(1, clients + 1)]
+        self._replies = replies
         self._time = 0
         self._due: list[tuple[int, str]] = []
         self._sent: dict[str, Any] = {}
@@ -71,12 +74,10 @@ class Desk:
         self._time = max(self._time, min(until, first))
 
     def get_node_ids(self) -> list[int]:
-        return list(range(1, self._clients + 1))
+        return [node.node_id for node in self._nodes]
 
-    def get_nodes(self) -> Iterator[Any]:
-        from types import SimpleNamespace
-
-        return (SimpleNamespace(node_id=node, public_key=b"") for node in self.get_node_ids())
+    def get_nodes(self) -> list[Any]:
+        return self._nodes
 
     def push_messages(self, messages: Iterable[Any]) -> list[str]:
         names = []
@@ -89,8 +90,6 @@ class Desk:
         return names
 
     def pull_messages(self, names: Iterable[str]) -> list[Any]:
-        from flwr.app import Message, Metadata
-
         found = []
         while self._due and self._due[0][0] <= self._time:
             _, name = heapq.heappop(self._due)
@@ -102,15 +101,11 @@ class Desk:
 
 def message(content: Any, message_type: str, dst_node_id: int, **more: Any) -> Any:
     """A message outside a running app."""
-    from flwr.app import Message, Metadata
-
     return Message(content=content, metadata=Metadata(1, "", 0, dst_node_id, "", "", 0.0, 1e9, message_type))
 
 
 def fake(scheme: str, clients: int, updates: int, size: int, *, samples: int = 0) -> dict[str, Any]:
     """Updates a second, and memory as rounds go by."""
-    from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
-
     from fedtempo import flower
 
     logging.disable(logging.WARNING)

@@ -48,6 +48,24 @@ def test_a_round_without_updates_is_the_same_model_under_another_number() -> Non
     assert versions.live == 1
 
 
+def test_a_model_that_was_serialised_is_kept_once() -> None:
+    arrays = {
+        "a": np.arange(6.0).reshape(2, 3).T,
+        "b": np.array(True),
+        "c": np.zeros((0, 4), dtype=np.float16),
+        "d": np.array([1 + 2j, 3], dtype=np.complex64),
+        "e": np.array([[7]], dtype=np.uint8),
+    }
+    versions = Versions(dict(arrays))
+    record = versions.record()
+    for name, array in versions.arrays.items():
+        assert array.dtype == arrays[name].dtype
+        np.testing.assert_array_equal(array, arrays[name])
+        np.testing.assert_array_equal(record[name].numpy(), arrays[name])
+        if array.size:
+            assert np.shares_memory(array, np.frombuffer(record[name].data, dtype=np.uint8))
+
+
 def test_an_update_that_is_alone_gives_its_memory() -> None:
     versions = Versions({"w": np.zeros(2)})
     array, record, update = versions.arrays["w"], versions.record(), step(1.0)

@@ -64,6 +64,8 @@ class Admission:
             return Refused(f"the reply has {len(records)} ArrayRecords; it must have one")
         [(key, arrays)] = records
         metrics = numbers(content)
+        if (wrong := _too_long(metrics)) is not None:
+            return Refused(f"{wrong!r} is a whole number of more than 64 bits")
         examples = metrics.get(self._examples_key)
         if isinstance(examples, list) or examples is None:
             return Refused(f"the reply's metrics have no number {self._examples_key!r}")
@@ -82,10 +84,10 @@ class Admission:
             factor = 1.0
             if self._clip is not None and norm > self._clip:
                 factor = self._clip / norm
-        rest = RecordDict({name: record for name, record in content.items() if name not in (key, MARKER)})
-        return Contribution(
-            delta, float(examples), norm, factor, metrics, rest, size(arrays)
-        )  # it may wait for long: without its arrays
+        rest = content.copy()  # without its arrays: it may wait for long
+        for name in {key, MARKER} & rest.keys():
+            del rest[name]
+        return Contribution(delta, float(examples), norm, factor, metrics, rest, size(arrays))
 
     def _too_large(self, norm: float, base: Arrays) -> str | None:
         if self._limit is None:
@@ -130,6 +132,15 @@ def numbers(content: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _too_long(metrics: Mapping[str, Any]) -> str | None:
+    """The key of a whole number beyond Flower's own 64 bits: not all of those become floats."""
+    for key, value in metrics.items():
+        for number in value if isinstance(value, list) else (value,):
+            if isinstance(number, int) and not -(2**63) <= number < 2**64:
+                return key
+    return None
+
+
 def _delta(record: ArrayRecord, base: Arrays) -> Arrays | Refused:
     if record.keys() != base.keys():
         missing, extra = sorted(base.keys() - record.keys()), sorted(record.keys() - base.keys())
@@ -143,9 +154,11 @@ def _delta(record: ArrayRecord, base: Arrays) -> Arrays | Refused:
             return Refused(f"{name!r} cannot be read: {_short(str(error))}")
         if array.shape != theta.shape:
             return Refused(f"{name!r} has shape {array.shape} where the model has {theta.shape}")
-        if not np.can_cast(array.dtype, theta.dtype, "same_kind"):
+        if array.dtype != theta.dtype and not np.can_cast(array.dtype, theta.dtype, "same_kind"):
             return Refused(f"{name!r} has dtype {array.dtype}, which does not become the model's {theta.dtype}")
-        if theta.dtype.kind in "fc":
+        if array.dtype == theta.dtype and theta.dtype.kind in "fc":
+            part = np.subtract(array, theta, order="C")
+        elif theta.dtype.kind in "fc":
             part = np.subtract(array, theta, dtype=theta.dtype, casting="same_kind", order="C")
         else:
             part = array.astype(np.float64) - theta.astype(np.float64)

@@ -5,6 +5,7 @@ Flower's `Array.numpy()` does the same and parses each header anew, which for sm
 
 from __future__ import annotations
 
+import cmath
 import io
 from functools import lru_cache
 from typing import Any
@@ -45,14 +46,18 @@ def model_of(record: ArrayRecord) -> Arrays:
     return arrays
 
 
-def finite(array: NDArray[Any]) -> bool:
-    """Whether every number is; the sum, which is looked at first, seldom leaves a doubt."""
+def finite(*arrays: NDArray[Any]) -> bool:
+    """Whether every number is; sums, which are looked at first, seldom leave a doubt."""
+    with np.errstate(all="ignore"):
+        return all(map(_finite, arrays))
+
+
+def _finite(array: NDArray[Any]) -> bool:
     if array.dtype.kind not in "fc":
         return True
     if array.dtype == np.float16:  # whose sums are slow and soon too large; all bits of the exponent: not finite
         return bool((array.view(np.uint16) & 0x7FFF).max(initial=0) < 0x7C00)
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
+    return cmath.isfinite(np.add.reduce(array, axis=None)) or bool(np.isfinite(array).all())
 
 
 def record_of(arrays: Arrays) -> ArrayRecord:
@@ -60,8 +65,7 @@ def record_of(arrays: Arrays) -> ArrayRecord:
     record = ArrayRecord()
     for name, array in arrays.items():
         dtype, head = _head(array.dtype, array.shape)
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        data = b"".join((head, flat.data))
+        data = b"".join((head, np.ascontiguousarray(array).data))
         record[name] = Array(dtype=dtype, shape=array.shape, stype=_STYPE, data=data)
     return record
 

@@ -79,7 +79,7 @@ def _compress(
     who = context.node_config.get("partition-id", context.node_id)
     key = job_key(seed, who if isinstance(who, int) else str(who), count if job is None else job)
     payload, memory = encode(method, change, memory, key=key)
-    if not all(finite(part) for parts in (payload.parts, *memory.values()) for part in parts.values()):
+    if not finite(*(part for parts in (payload.parts, *memory.values()) for part in parts.values())):
         return "it holds numbers that are not finite, or not in float32"
     _remember(context, method, memory, count + 1)
     reply.content[found[0]] = record_of(dict(payload.parts))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from fedtempo.clock.events import Arrived, Event, Failed, Job, Joined, Left, Tick
-from fedtempo.flower.admission import Admission, Contribution, Refused, numbers
+from fedtempo.flower.admission import Admission, Contribution, Refused
 from fedtempo.flower.clock import seconds
 from fedtempo.flower.costs import CarrierCosts
 from fedtempo.flower.estimates import MEMORY, Estimates
@@ -88,8 +88,6 @@ class ClientDesk:
 
     def opened(self, job: Job, reply: Message, now: Tick) -> Sequence[Event]:
         """An update that may enter, or a failure; or the discovery that the client is one that is known."""
-        if (key := _too_long(reply)) is not None:
-            return self.lost(job, "refused", f"{key!r} is a whole number of more than 64 bits", now)
         with self._costs.part("admission"):
             found = self.admission.admit(reply, self._versions.base(job.base))
         if isinstance(found, Refused):
@@ -167,12 +165,3 @@ class ClientDesk:
     def next_due(self) -> Tick | None:
         """When the next rest ends."""
         return self.patience.next_due
-
-
-def _too_long(reply: Message) -> str | None:
-    """The key of a metric that is a whole number beyond Flower's own 64 bits: not all of those become floats."""
-    for key, value in numbers(reply.content).items() if reply.has_content() else ():
-        for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, int) and not -(2**63) <= number < 2**64:
-                return key
-    return None

@@ -58,6 +58,8 @@ class Estimates:
         self._between = np.zeros(0)
         self._rounds = np.zeros(0)
         self._examples = np.zeros(0)
+        self.examples_changes = 0
+        """How often what `examples` gives may have changed."""
 
     def _room(self, clients: int) -> None:
         if clients > len(self._jobs):
@@ -94,6 +96,7 @@ class Estimates:
         bound = _bound(recent) if len(recent) >= _ENOUGH else between
         recent.append(between)
         self._arrived[client] = base - rounds, min(1.0, bound / between)
+        self.examples_changes += not self._jobs[client] or self._examples[client] != examples
         self._jobs[client] += 1
         gain = _gain(int(self._jobs[client]))
         self._time[client] += gain * (min(max(now - job.sent, 1), bound) * 1e-9 - self._time[client])
@@ -167,6 +170,7 @@ class Estimates:
         """What `snapshot` gave."""
         for name in _ROWS:
             setattr(self, name, np.array(saved[name[1:]], dtype=getattr(self, name).dtype))
+        self.examples_changes += 1
         self._recent = {client: deque(times, maxlen=_WINDOW) for client, *times in saved["recent"]}
         self._since = {client: (sent, base) for client, sent, base in saved["since"]}
         self._lost = {client: (time, rounds) for client, time, rounds in saved["lost"]}
@@ -185,9 +189,10 @@ def _count(who: Clients) -> int:
 def _filled(values: Floats, seen: NDArray[np.int64], who: Clients) -> Floats:
     """The values of these clients; the median of the known ones where nothing is known, 1 if nothing at all is."""
     row: Floats = values[who]
-    known = seen[who] > 0
-    if known.all():
+    times = seen[who]
+    if times.all():
         return row
+    known = times > 0
     if not known.any():
         return np.ones(len(who))
     most = row[known].max()  # the median is a mean where there are two in the middle, which may overflow

@@ -171,11 +171,10 @@ class FlowerCarrier:
             self._next_look = 0  # a sleep may end early because something has happened
 
     def _wake(self, deadline: Tick | None) -> Tick:
-        moments = [self._next_look, self._next_nodes]
-        moments += [moment for moment in (deadline, self._desk.next_due) if moment is not None]
-        moments += [] if self._until is None else [self._until + 1]
-        moments += [self._ends[0][0]] if self._ends else []
-        return min(moments)
+        over = None if self._until is None else self._until + 1
+        late = self._ends[0][0] if self._ends else None
+        others = (deadline, self._desk.next_due, over, late)
+        return min(self._next_look, self._next_nodes, *(moment for moment in others if moment is not None))
 
     def _look(self, at: Tick) -> list[Event]:
         """What has happened by now, in the order in which a moment is told."""
@@ -186,6 +185,8 @@ class FlowerCarrier:
             events += self._desk.listed(self._nodes(at), at)
         events += self._desk.due(at)  # after the list: the rest of a client that is gone need not end
         self._next_look = self._clock.now() + self._poll
+        if len(events) < 2:
+            return events
         left = {event.client: place for place, event in enumerate(events) if isinstance(event, Left)}
         return sorted((e for place, e in enumerate(events) if not _overtaken(e, place, left)), key=_place)
 

@@ -1,12 +1,13 @@
 """What is written down of a run, line by line: rounds with what was told before they ended, faults, measures.
 
-The same lines are kept in memory and, where there is a folder, in `rounds.jsonl`.
+The same lines are kept in memory and, where there is a folder, in `rounds.jsonl`. In memory they are plain tuples,
+which Python's garbage collector soon lets alone; records are made of them when they are asked for.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -30,10 +31,10 @@ class Journal:
         self.importance: tuple[float, ...] = ()
         self.first: tuple[int, ...] = ()
         """The clients that were there at the start."""
-        self.rounds: list[RoundRecord] = []
-        self.told: list[Told] = []
         self.faults: list[Fault] = []
-        self.measured: dict[Measured, dict[int, MetricRecord]] = {"train": {}, "evaluate": {}, "server": {}}
+        self._rounds: list[tuple[Any, ...]] = []
+        self._told: list[tuple[Any, ...]] = []
+        self._measured: dict[Measured, dict[int, dict[str, Any]]] = {"train": {}, "evaluate": {}, "server": {}}
         self._on_disk = on_disk
         self._lines: list[str] = []
         self._written = 0
@@ -52,6 +53,24 @@ class Journal:
         lines, self._lines = self._lines, []
         return lines
 
+    @property
+    def rounds(self) -> list[RoundRecord]:
+        """The rounds that have ended."""
+        return [_round(row) for row in self._rounds]
+
+    @property
+    def told(self) -> list[Told]:
+        """What the server was told."""
+        return [Told(*row) for row in self._told]
+
+    def measured(self, whose: Measured) -> dict[int, MetricRecord]:
+        """Measures by round."""
+        return {server_round: MetricRecord(plain) for server_round, plain in self._measured[whose].items()}
+
+    def has_measured(self, whose: Measured, server_round: int) -> bool:
+        """Whether there are measures of this round."""
+        return server_round in self._measured[whose]
+
     def begin(self, first: Iterable[int]) -> None:
         """Training starts with these clients."""
         self.first = tuple(sorted(first))
@@ -59,19 +78,20 @@ class Journal:
 
     def tell(self, told: Told) -> None:
         """The server is told something; it is written with the round that it leads to."""
-        self.told.append(told)
+        self._told.append(tuple(told))
 
     def round(self, closed: RoundRecord) -> None:
         """A round has ended."""
-        self.rounds.append(closed)
-        self._line(round=closed, told=self.told[self._written :])
-        self._written = len(self.told)
+        row = (*closed[:3], tuple(map(tuple, closed.updates)), closed.contributors)
+        self._rounds.append(row)
+        self._line(round=row, told=self._told[self._written :])
+        self._written = len(self._told)
 
     def tell_rest(self) -> None:
         """Write down what was told after the last round."""
-        if self._written < len(self.told):
-            self._line(told=self.told[self._written :])
-            self._written = len(self.told)
+        if self._written < len(self._told):
+            self._line(told=self._told[self._written :])
+            self._written = len(self._told)
 
     def fault(self, fault: Fault) -> None:
         """Something went wrong."""
@@ -81,7 +101,9 @@ class Journal:
     def measure(self, whose: Measured, server_round: int, record: Mapping[str, Any]) -> None:
         """Measures of a round; a TypeError or ValueError if they are no numbers."""
         plain = _plain(record)
-        self.measured[whose][server_round] = MetricRecord(plain)
+        if not isinstance(record, MetricRecord):
+            MetricRecord(plain)  # it refuses what it cannot hold
+        self._measured[whose][server_round] = plain
         self._line(measured=[whose, server_round, plain])
 
     def read(self, lines: Iterable[str]) -> None:
@@ -94,11 +116,9 @@ class Journal:
                 raise InputError(
                     f"rounds.jsonl: line {place} cannot be read ({error}); choose another folder"
                 ) from None
-            self.told += [Told(*told) for told in what.get("told", ())]
+            self._told += map(tuple, what.get("told", ()))
             if "round" in what:
-                number, server_round, end, updates, names = what["round"]
-                taken = tuple(UpdateRecord(*update) for update in updates)
-                self.round(RoundRecord(number, server_round, end, taken, tuple(names)))
+                self.round(_round(what["round"]))
             elif "fault" in what:
                 self.fault(Fault(*what["fault"]))
             elif "measured" in what:
@@ -106,8 +126,13 @@ class Journal:
                 self.measure(whose, server_round, MetricRecord(record))
             elif "first" in what:
                 self.begin(what["first"])
-        self._written = len(self.told)
+        self._written = len(self._told)
         self._on_disk = on_disk
+
+
+def _round(row: Sequence[Any]) -> RoundRecord:
+    number, server_round, end, updates, names = row
+    return RoundRecord(number, server_round, end, tuple(UpdateRecord(*update) for update in updates), tuple(names))
 
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:

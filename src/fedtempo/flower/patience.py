@@ -54,6 +54,8 @@ class Patience:
 
     def due(self, now: int) -> list[int]:
         """Those whose rest is over; they are no longer set aside."""
+        if not self._until:
+            return []
         over = sorted(client for client, until in self._until.items() if until <= now)
         for client in over:
             del self._until[client]

@@ -143,11 +143,12 @@ def recorded(source: Result | str | Path) -> Record:
 
 
 def _of(journal: Journal) -> Record:
-    if not any(closed.updates for closed in journal.rounds):
+    rounds = journal.rounds
+    if not any(closed.updates for closed in rounds):
         raise InputError("no round took an update, so there is nothing to record; train for longer")
-    line = _timeline(journal.rounds, len(journal.names))
+    line = _timeline(rounds, len(journal.names))
     line.validate()
-    updates = [update for closed in journal.rounds for update in closed.updates]
+    updates = [update for closed in rounds for update in closed.updates]
     rows: dict[int, list[Fraction]] = {}
     for update in updates:
         lasted = -(-(update.arrived - update.sent) // _MILLISECOND)

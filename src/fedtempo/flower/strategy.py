@@ -19,6 +19,7 @@ from fedtempo.clock.ticks import Exact, exact, positive
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import Clock, WallClock, nanoseconds
 from fedtempo.flower.evaluation import EvaluateFn
+from fedtempo.flower.metrics import weighted_mean
 from fedtempo.flower.result import Result
 from fedtempo.flower.settings import (
     MetricsFn,
@@ -122,8 +123,8 @@ class TimedStrategy(flower.FedAvg):
             weighted_by_key=key(given.get("weighted_by_key", "num-examples"), "weighted_by_key"),
             arrayrecord_key=key(given.get("arrayrecord_key", "arrays"), "arrayrecord_key"),
             configrecord_key=key(given.get("configrecord_key", "config"), "configrecord_key"),
-            train_metrics_aggr_fn=given.get("train_metrics_aggr_fn"),
-            evaluate_metrics_aggr_fn=given.get("evaluate_metrics_aggr_fn"),
+            train_metrics_aggr_fn=given.get("train_metrics_aggr_fn") or weighted_mean,
+            evaluate_metrics_aggr_fn=given.get("evaluate_metrics_aggr_fn") or weighted_mean,
         )
         self.fraction_evaluate = share(given.get("fraction_evaluate", 0.0), "fraction_evaluate")
         self.scheme = on_flower(scheme, given.get("server"))

@@ -293,7 +293,7 @@ class Training:
     def _evaluate_last(self, found: Saved) -> None:
         """All rounds are done, but the run may have been killed while its last model was evaluated."""
         number = self._desk.server_round
-        if self._evaluator is not None and number not in self._journal.measured["server"]:
+        if self._evaluator is not None and not self._journal.has_measured("server", number):
             self._evaluator.submit(number, self._versions.record(), must=True)
             self._evaluated(self._evaluator.finish(), found.server["now"])
             self._write(found.server)
@@ -302,9 +302,9 @@ class Training:
         journal, roster = self._journal, self._desk.roster
         return Result(
             arrays=self._versions.record(),
-            train_metrics_clientapp=journal.measured["train"],
-            evaluate_metrics_clientapp=journal.measured["evaluate"],
-            evaluate_metrics_serverapp=journal.measured["server"],
+            train_metrics_clientapp=journal.measured("train"),
+            evaluate_metrics_clientapp=journal.measured("evaluate"),
+            evaluate_metrics_serverapp=journal.measured("server"),
             rounds=journal.rounds,
             client_times={roster.identity(client): time for client, time in self._estimates.times().items()},
             errors=journal.faults,

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
-from fedtempo.flower.arrays import Arrays, finite, record_of
+from fedtempo.flower.arrays import Arrays, finite, read, record_of
 from fedtempo.parts import Parts
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Versions:
         model = self._models[self.number]
         if model.record is None:
             model.record = record_of(model.arrays)
+            model.arrays = {name: read(array) for name, array in model.record.items()}  # one memory for both
         return model.record
 
     @property
@@ -183,7 +184,7 @@ class RuleOnArrays:
             found, acc = self._close(acc, self._lr)
             memory = [np.asarray(leaf) for leaf in (() if self.mixes else jax.tree.leaves(acc.solver))]
         moved = {name: _kept(found[name], theta) if name in found else summed[name] for name, theta in arrays.items()}
-        if not all(map(finite, (*moved.values(), *memory))):
+        if not finite(*moved.values(), *memory):
             return None
         self.memory = memory
         return moved
@@ -214,12 +215,8 @@ def _kept(found: Any, theta: NDArray[Any]) -> NDArray[Any]:
 
 def _moved(arrays: Arrays, steps: list[Arrays]) -> Arrays | None:
     """The arrays after these steps, or None if they are not finite; a step that is alone gives its memory."""
-    moved = {}
-    for name, theta in arrays.items():
-        moved[name] = _sum(theta, [step[name] for step in steps])
-        if not finite(moved[name]):
-            return None
-    return moved
+    moved = {name: _sum(theta, [step[name] for step in steps]) for name, theta in arrays.items()}
+    return moved if finite(*moved.values()) else None
 
 
 def _sum(theta: NDArray[Any], steps: list[NDArray[Any]]) -> NDArray[Any]:

@@ -64,7 +64,9 @@ class Weigher:
         self._times = _positive(times, "times")
         self._there: tuple[int, tuple[int, ...]] | None = None
         self._who: Clients = np.zeros(0, dtype=np.int64)
-        self._given: Floats = np.zeros(0)
+        self._place: dict[int, int] = {}
+        self._shares: _Shares | None = None
+        self._examples_seen = -1
         self._known: Participation | None = None
         self._numbers = 0
         """How many clients have been seen."""
@@ -76,11 +78,11 @@ class Weigher:
 
     def _look_up(self, there: Set[int]) -> None:
         self._who = np.array(sorted(there), dtype=np.int64)
-        names = [self._identity(int(client)) for client in self._who]
+        self._place = {client: place for place, client in enumerate(self._who.tolist())}
         self._numbers = max(self._numbers, int(self._who[-1]) + 1)
-        if self._importance is not None:
-            self._given = np.array([float(p) for p in _named(self._importance, names)])
+        self._shares = None
         if self._times is not None:
+            names = [self._identity(int(client)) for client in self._who]
             times = FixedTimes(_named(self._times, names))
             few = isinstance(self._waiting, WaitForSome) and self._waiting.size > len(names)
             waiting = WaitForAll() if few else self._waiting
@@ -96,13 +98,25 @@ class Weigher:
         if not self._names_checked and self._estimates.have_answered(self._who):
             self._names_checked = True
             self._check_names()
-        shares = self._given if self._importance is not None else self._estimates.examples(self._who)
         participation = self._known if self._known is not None else self._estimates.participation(self._who, closed)
-        base, _ = self._rule.base(_Shares(shares), participation)
-        own = base[np.searchsorted(self._who, contributors)]
+        base, _ = self._rule.base(self._importance_now(), participation)
+        own = base[[self._place[i] for i in contributors]]
         staleness: NDArray[Any] = np.array([closed.number - job.base for job in closed.jobs], dtype=np.int64)
         draws = np.array([job.draws for job in closed.jobs])
-        return [float(weight) for weight in own * self._rule.discount(staleness) * draws]
+        weights: list[float] = (own * self._rule.discount(staleness) * draws).tolist()
+        return weights
+
+    def _importance_now(self) -> _Shares:
+        """p_i of the clients that are there, made anew where a number of examples has changed."""
+        if self._shares is None or self._examples_seen != self._estimates.examples_changes:
+            self._shares, self._examples_seen = _Shares(self._values(self._who)), self._estimates.examples_changes
+        return self._shares
+
+    def _values(self, who: Clients) -> Floats:
+        """v_i of these clients."""
+        if self._importance is None:
+            return self._estimates.examples(who)
+        return np.array([float(p) for p in _named(self._importance, [self._identity(int(i)) for i in who])])
 
     def _check_names(self) -> None:
         """Say which names nobody has."""
@@ -120,11 +134,7 @@ class Weigher:
     def importance(self, clients: int) -> Floats:
         """p_i of clients 0 … `clients` − 1, normalised; 0 of those that have not contributed, once any has."""
         who = np.arange(clients)
-        if self._importance is None:
-            shares = self._estimates.examples(who)
-        else:
-            names = [self._identity(client) for client in range(clients)]
-            shares = np.array([float(p) for p in _named(self._importance, names)])
+        shares = self._values(who)
         contributed = self._estimates.contributed(who)
         return _Shares(np.where(contributed, shares, 0.0) if contributed.any() else shares).values
 
