@@ -395,6 +395,16 @@ def test_what_does_not_do_is_refused(make, words) -> None:
         make()
 
 
+def test_numpys_whole_numbers_do() -> None:
+    for made, same in [
+        (QSGD(np.int64(4), bucket=np.int32(8)), QSGD(4, bucket=8)),
+        (LowRank(np.uint8(2)), LowRank(2)),
+        (TopK(np.float64(0.25)), TopK("1/4")),
+    ]:
+        assert made == same
+        assert compression_of(json.loads(json.dumps(made.spec()))) == same
+
+
 def test_a_client_needs_no_jax() -> None:
     code = (
         "import sys, numpy as np\n"

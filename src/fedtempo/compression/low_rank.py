@@ -47,7 +47,7 @@ class LowRank(Compression):
     unbiased: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        whole_number("rank", self.rank, 2**31)
+        object.__setattr__(self, "rank", whole_number("rank", self.rank, 2**31))
         true_or_false("error_feedback", self.error_feedback)
 
     @property

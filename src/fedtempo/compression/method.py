@@ -157,10 +157,11 @@ def rounded(x: Any, dtype: Any) -> Any:
     return jax.lax.reduce_precision(x, exponent_bits=info.nexp, mantissa_bits=info.nmant)
 
 
-def whole_number(name: str, given: object, most: int) -> None:
-    """Refuse what is not a whole number from 1 to `most`."""
+def whole_number(name: str, given: object, most: int) -> int:
+    """A whole number from 1 to `most`, NumPy's too; anything else is refused."""
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= most:
         raise InputError(f"{name}: {given!r} does not do; give a whole number from 1 to {most}")
+    return int(given)
 
 
 def true_or_false(name: str, given: object) -> None:

@@ -45,9 +45,9 @@ class QSGD(Compression):
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        whole_number("levels", self.levels, _MOST_LEVELS)
+        object.__setattr__(self, "levels", whole_number("levels", self.levels, _MOST_LEVELS))
         if self.bucket is not None:
-            whole_number("bucket", self.bucket, 2**31)
+            object.__setattr__(self, "bucket", whole_number("bucket", self.bucket, 2**31))
         if self.norm not in ("max", "euclidean"):
             raise InputError(f"norm: {self.norm!r} is not known; use max or euclidean")
 
