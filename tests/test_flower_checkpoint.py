@@ -8,13 +8,14 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import MetricRecord
+from flwr.app import Message, MetricRecord, RecordDict
 
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded
+from fedtempo.flower.client_evaluation import ClientEvaluation
 from fedtempo.flower.evaluation import Evaluator
 from fedtempo.flower.saving import Saver
-from flower_fake import SECOND, Crashes, FakeGrid, Killed, VirtualClock, failure, on, record_of, shifting
+from flower_fake import SECOND, Crashes, FakeGrid, Killed, VirtualClock, arrays_of, failure, on, record_of, shifting
 
 INITIAL = {"w": np.zeros(3), "n": np.zeros(2, dtype=np.int32)}
 STRATEGIES = {
@@ -377,6 +378,40 @@ def test_the_last_model_is_evaluated_if_the_server_was_killed_before(tmp_path, m
         assert result.evaluate_metrics_serverapp[3]["first"] == result.arrays["w"].numpy()[0]
         assert result.stopped == "3 rounds are done"
     assert asked == [3], "and only once"
+
+
+def test_clients_evaluate_the_last_model_if_the_server_was_killed_before(tmp_path, monkeypatch) -> None:
+    grid, _ = world()
+    train = {number: node.behave for number, node in grid.nodes.items()}
+    asked = []
+
+    def evaluate(message):
+        asked.append(message.content["config"]["server-round"])
+        first = float(arrays_of(message)["w"][0])
+        content = RecordDict({"metrics": MetricRecord({"first": first, "num-examples": 10})})
+        return [(SECOND, Message(content=content, reply_to=message))]
+
+    for number, node in grid.nodes.items():
+        node.behave = lambda m, work=train[number]: work(m) if m.metadata.message_type == "train" else evaluate(m)
+
+    def again():
+        strategy = AsyncFedAvg(**on(grid, checkpoint=tmp_path, fraction_evaluate=1.0))
+        return strategy.start(grid, record_of(INITIAL), num_rounds=3, resume=True)
+
+    def killed(self, carrier):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientEvaluation, "finish", killed)
+        with pytest.raises(Killed):
+            again()
+    asked.clear()
+    for _ in range(2):
+        result = again()
+        assert result.evaluate_metrics_clientapp[3]["first"] == pytest.approx(result.arrays["w"].numpy()[0])
+        assert result.stopped == "3 rounds are done"
+    assert set(asked) == {3}
+    assert len(asked) == len(grid.nodes), "each client, and only once"
 
 
 def test_fewer_rounds_than_are_done_already(tmp_path) -> None:

@@ -292,10 +292,17 @@ class Training:
 
     def _evaluate_last(self, found: Saved) -> None:
         """All rounds are done, but the run may have been killed while its last model was evaluated."""
-        number = self._desk.server_round
+        number, now = self._desk.server_round, found.server["now"]
         if self._evaluator is not None and not self._journal.has_measured("server", number):
             self._evaluator.submit(number, self._versions.record(), must=True)
-            self._evaluated(self._evaluator.finish(), found.server["now"])
+        if self._settings.fraction_evaluate and not self._journal.has_measured("evaluate", number):
+            self._begin()
+            self._desk.listed(self._nodes, now)
+            self._client_evaluation.ask(number, self._versions.record, set(self._desk.roster.there), must=True)
+            self._client_evaluation.finish(self._carrier)
+        if self._evaluator is not None:
+            self._evaluated(self._evaluator.finish(), now)
+        if self._journal.has_lines:
             self._write(found.server)
 
     def _result(self, stopped: str) -> Result:
