@@ -26,7 +26,7 @@ from fedtempo.engine.machine import EventMachine, WaveMachine
 from fedtempo.engine.numerics import numerics
 from fedtempo.engine.session import Session
 from fedtempo.history import History
-from test_study import PROBLEM, TIMES, compiled_once, same
+from test_study import PROBLEM, TIMES, same
 
 SCHEMES = [ft.FedAvg(), ft.AsyncFedAvg(), ft.FedFix("1/2"), ft.FedBuff(2)]
 
@@ -67,11 +67,6 @@ def events_done(folder: Path) -> dict[str, int]:
         assert all(array.dtype.kind in "biuf" for array in arrays.values())
         done[path.name] = 10**9 if arrays["finished"] else int(arrays["events_done"])
     return done
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory) -> Iterator[None]:
-    yield from compiled_once(tmp_path_factory.mktemp("compiled"))
 
 
 def shorten(monkeypatch) -> None:
@@ -233,11 +228,10 @@ test_checkpoint.run(checkpoint={folder!r}, save_every=0, until={until}, dtype="f
 LONG = 2000
 
 
-def child(folder: Path, *, before: str = "", compiled: Path | None = None) -> subprocess.Popen[str]:
-    """A process that runs the long study; `compiled` is where it keeps compiled programs for the next one."""
+def child(folder: Path, *, before: str = "") -> subprocess.Popen[str]:
+    """A process that runs the long study; it keeps compiled programs beside the folder, since it may be killed."""
     script = CHILD.format(tests=str(Path(__file__).parent), folder=str(folder), until=LONG, before=before)
-    kept = {"JAX_COMPILATION_CACHE_DIR": str(compiled), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    environment = os.environ | (kept if compiled else {})
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder.with_name("compiled"))}
     return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, env=environment)
 
 
@@ -265,7 +259,7 @@ def test_kill_9_at_any_moment_loses_the_last_interval_at_most(tmp_path, long_stu
     chance = random.Random(3)
     done: dict[str, int] = {}
     for _ in range(3):
-        process = child(folder, compiled=tmp_path / "compiled")
+        process = child(folder)
         wait_for(process, lambda: folder.is_dir() and events_done(folder) != done)  # noqa: B023
         time.sleep(chance.uniform(0.0, 0.4))
         process.send_signal(signal.SIGKILL)

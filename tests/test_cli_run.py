@@ -43,7 +43,6 @@ wait = "1/2"
 def run(capsys, monkeypatch, tmp_path):
     """Run a command in this process, in a folder of its own; its exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("fedtempo.cli.progress.LINE_SECONDS", 1e9)
     (tmp_path / "small.toml").write_text(SMALL)
     return partial(in_process, capsys, monkeypatch)

@@ -22,7 +22,6 @@ QUADRATIC = "--problem quadratics --set noise=0.1 --set dimension=4"
 def run(capsys, monkeypatch, tmp_path):
     """Run a command in this process, in a folder of its own; its exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
     return partial(in_process, capsys, monkeypatch)
 
 

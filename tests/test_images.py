@@ -12,12 +12,6 @@ import true_formats
 from fedtempo.data import load_cifar10, load_mnist
 from fedtempo.errors import DataMissing, InputError
 from fedtempo.problems import cifar10, mnist
-from test_study import compiled_once
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cached(tmp_path_factory):
-    yield from compiled_once(tmp_path_factory.mktemp("jax"))
 
 
 @pytest.fixture(scope="module")

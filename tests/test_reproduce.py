@@ -23,7 +23,6 @@ from fedtempo.reproduce.figure_file import FIGURES, SCALES, read_figure, replace
 from fedtempo.reproduce.results import load, path_of, told
 from fedtempo.reproduce.stages import Place, kept_rates, run_part, second_stage
 from test_cli import in_process
-from test_study import compiled_once
 
 RESULTS = Path(__file__).parents[1] / "docs" / "reproduction"
 SMALL = """
@@ -60,11 +59,6 @@ keep = 1
 study = { until = 8 }
 scout = { until = 2, seeds = [0, 1], points = 3 }
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cached(tmp_path_factory):
-    yield from compiled_once(tmp_path_factory.mktemp("jax"))
 
 
 @pytest.fixture

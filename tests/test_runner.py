@@ -18,12 +18,7 @@ from fedtempo.history import History
 from fedtempo.interrupts import noted
 from fedtempo.runner import Progress, cores
 from test_checkpoint import Stop, contents, run, shorten
-from test_study import compiled_once, same
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory) -> Iterator[None]:
-    yield from compiled_once(tmp_path_factory.mktemp("compiled"))
+from test_study import same
 
 
 @pytest.fixture(autouse=True)

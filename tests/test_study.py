@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 import fedtempo as ft
 from fedtempo import memory
@@ -35,28 +32,6 @@ def same(one: History, other: History) -> None:
         assert np.array_equal(values.values, theirs.values, equal_nan=numeric), name
     kept = [{n: v for n, v in history.attrs.items() if n not in FLEETING} for history in (one, other)]
     assert kept[0] == kept[1]
-
-
-def compiled_once(folder: Path) -> Iterator[None]:
-    """Programs that several calls compile are compiled once."""
-    given = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in given}
-    for name, value in given.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory) -> Iterator[None]:
-    yield from compiled_once(tmp_path_factory.mktemp("compiled"))
 
 
 # -- the shape of a history
