@@ -228,10 +228,10 @@ test_checkpoint.run(checkpoint={folder!r}, save_every=0, until={until}, dtype="f
 LONG = 2000
 
 
-def child(folder: Path, *, before: str = "") -> subprocess.Popen[str]:
-    """A process that runs the long study; it keeps compiled programs beside the folder, since it may be killed."""
+def child(folder: Path, tmp_path: Path, *, before: str = "") -> subprocess.Popen[str]:
+    """A process that runs the long study; it may be killed, and so keeps compiled programs for itself."""
     script = CHILD.format(tests=str(Path(__file__).parent), folder=str(folder), until=LONG, before=before)
-    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder.with_name("compiled"))}
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled")}
     return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, env=environment)
 
 
@@ -259,7 +259,7 @@ def test_kill_9_at_any_moment_loses_the_last_interval_at_most(tmp_path, long_stu
     chance = random.Random(3)
     done: dict[str, int] = {}
     for _ in range(3):
-        process = child(folder)
+        process = child(folder, tmp_path)
         wait_for(process, lambda: folder.is_dir() and events_done(folder) != done)  # noqa: B023
         time.sleep(chance.uniform(0.0, 0.4))
         process.send_signal(signal.SIGKILL)
@@ -280,7 +280,7 @@ def test_kill_9_at_any_moment_loses_the_last_interval_at_most(tmp_path, long_stu
 
 def test_an_interrupt_keeps_the_partial_history(tmp_path, long_study) -> None:
     folder = tmp_path / "r"
-    process = child(folder)
+    process = child(folder, tmp_path)
     wait_for(process, lambda: folder.is_dir() and len(events_done(folder)) > 0)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
@@ -459,7 +459,7 @@ def test_a_disk_that_is_full_leaves_the_last_checkpoint(tmp_path, long_study) ->
     folder = tmp_path / "r"
     before = stopped(folder)
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"
-    _, told = (process := child(folder, before=limit)).communicate(timeout=60)
+    _, told = (process := child(folder, tmp_path, before=limit)).communicate(timeout=60)
     assert process.returncode == 1
     assert re.search(r"(\d{4}\.npz|history\.nc): cannot write it \(File too large\)", one_message(told))
     assert contents(folder) == before
@@ -475,7 +475,7 @@ def test_a_file_system_without_room_leaves_the_last_checkpoint(tmp_path) -> None
         pytest.skip("file systems cannot be mounted here")
     try:
         folder = small / "r"
-        process = child(folder)
+        process = child(folder, tmp_path)
         _, told = process.communicate(timeout=60)
         assert process.returncode == 1
         assert re.search(r"cannot write it \(No space left on device\)", one_message(told))
