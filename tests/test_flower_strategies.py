@@ -52,7 +52,7 @@ def test_synchronous_fedavg_is_flowers() -> None:
     assert result.client_times == {"node 100": 1, "node 101": 2, "node 102": 3}
 
 
-def test_metrics_are_aggregated_by_flowers_function_or_the_users() -> None:
+def test_metrics_are_averaged_by_examples_or_aggregated_by_the_users_function() -> None:
     grid = grid_of(1, 2, loss=0.25)
     result = FedAvg(**on(grid)).start(grid, record_of(INITIAL), num_rounds=2)
     assert dict(result.train_metrics_clientapp[2]) == {"loss": pytest.approx(0.25)}

@@ -89,8 +89,8 @@ class TimeBased(WeightRule):
     name = "time-based"
 
     def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
-        if not (participation.share > 0).all():
-            never = np.flatnonzero(participation.share <= 0)
+        never = np.flatnonzero(participation.share <= 0)
+        if len(never):
             some = ", ".join(map(str, never[:5].tolist())) + (", …" if len(never) > 5 else "")
             raise InputError(
                 f"client {some} never takes part, so no weight makes it count: this choice of clients is biased; "

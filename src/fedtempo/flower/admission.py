@@ -63,7 +63,7 @@ class Admission:
         if len(records) != 1:
             return Refused(f"the reply has {len(records)} ArrayRecords; it must have one")
         [(key, arrays)] = records
-        metrics = numbers(content)
+        metrics = _numbers(content)
         if (wrong := _too_long(metrics)) is not None:
             return Refused(f"{wrong!r} is a whole number of more than 64 bits")
         examples = metrics.get(self._examples_key)
@@ -123,7 +123,7 @@ class Admission:
         self._norms.extend(saved)
 
 
-def numbers(content: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(content: Mapping[str, Any]) -> dict[str, Any]:
     """All metrics of a reply together."""
     found: dict[str, Any] = {}
     for record in content.values():

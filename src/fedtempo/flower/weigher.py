@@ -107,9 +107,10 @@ class Weigher:
         return weights
 
     def _importance_now(self) -> _Shares:
-        """p_i of the clients that are there, made anew where a number of examples has changed."""
-        if self._shares is None or self._examples_seen != self._estimates.examples_changes:
-            self._shares, self._examples_seen = _Shares(self._values(self._who)), self._estimates.examples_changes
+        """p_i of the clients that are there, made anew where they follow from examples and a number has changed."""
+        changes = self._estimates.examples_changes if self._importance is None else 0
+        if self._shares is None or self._examples_seen != changes:
+            self._shares, self._examples_seen = _Shares(self._values(self._who)), changes
         return self._shares
 
     def _values(self, who: Clients) -> Floats:
