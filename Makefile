@@ -38,12 +38,12 @@ test-slow: $(READY)
 
 # Real Flower processes that are killed, turned away or lie: about ten minutes.
 test-flower: $(READY)
-	$(BIN)/python -m pytest -s tests/flower_long.py
+	$(BIN)/python -m pytest -s tests/flower/long_running.py
 
 # Ten times the random cases of `make test` on the clock, a hundred times on Flower's side.
 fuzz: $(READY)
-	FEDTEMPO_CASES=4000 $(BIN)/python -m pytest tests/test_rival.py tests/test_server.py
-	FEDTEMPO_CASES=40000 $(BIN)/python -m pytest -n 2 tests/test_flower_fuzz.py
+	FEDTEMPO_CASES=4000 $(BIN)/python -m pytest tests/clock/test_rival.py tests/clock/test_server.py
+	FEDTEMPO_CASES=40000 $(BIN)/python -m pytest -n 2 tests/flower/test_fuzz.py
 
 # Theorems 1 to 3 on 500 random problems: what was measured stays below what is promised.
 bounds: $(READY)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedtempo as ft
-from fedtempo.local.batches import batch_key, job_rows
+from fedtempo.training.batches import batch_key, job_rows
 
 TIMES = ft.FixedTimes.spread(10, 80)
 SCHEMES = [

@@ -54,10 +54,10 @@ def groups() -> dict[str, Group]:
     scaffold = [scheme.using(correction=ft.Scaffold()) for scheme in (ft.FedAvg(), ft.AsyncFedAvg(), FIX)]
     servers = (ft.SlowMo(0.9), ft.FedAdam(), ft.FedYogi(), ft.FedAdaGrad())
     small = (ft.QSGD(4), ft.TopK(0.01), ft.TopK(0.01, error_feedback=False), ft.LowRank(1))
-    mixes = [ft.rivals.FedAsync(0.6, s) for s in ("polynomial:0.5", "hinge:10:4", "constant:1")]
-    mixes.append(ft.rivals.FedAsync(0.6, mu=0.1))
-    rivals = [ft.rivals.FedBuff(5), ft.rivals.CutOff(ft.AsyncFedAvg(), 20), ft.rivals.CutOff(FIX, 0)]
-    history = [ft.rivals.FedAU(ft.AsyncFedAvg(), 200), ft.rivals.FedAU(FIX)]
+    mixes = [ft.published.FedAsync(0.6, s) for s in ("polynomial:0.5", "hinge:10:4", "constant:1")]
+    mixes.append(ft.published.FedAsync(0.6, mu=0.1))
+    rivals = [ft.published.FedBuff(5), ft.published.CutOff(ft.AsyncFedAvg(), 20), ft.published.CutOff(FIX, 0)]
+    history = [ft.published.FedAU(ft.AsyncFedAvg(), 200), ft.published.FedAU(FIX)]
     unsteady = {"failures": {"failure": 0.2}, "on and off": {"on": 10, "off": 5}}
     plain = [ft.FedAvg(), ft.AsyncFedAvg(), FIX, ft.FedBuff(5)]
     return {
@@ -87,7 +87,7 @@ def groups() -> dict[str, Group]:
         "compression": Group("Compression", [FIX.using(compression=c) for c in small]),
         "fedasync": Group("Rivals", mixes),
         "rivals": Group("Rivals", [*rivals, *history]),
-        "unequal": Group("Unequal steps", [ft.FedAvg().using(client_steps=UNEQUAL), ft.rivals.FedNova(UNEQUAL)]),
+        "unequal": Group("Unequal steps", [ft.FedAvg().using(client_steps=UNEQUAL), ft.published.FedNova(UNEQUAL)]),
         **{
             name: Group("Availability", [ft.FedAvg(), FIX], times=TIMES.available(**law), suffix=f", {name}")
             for name, law in unsteady.items()

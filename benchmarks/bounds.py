@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 def one(number: int) -> tuple[int, str, dict[str, tuple[float, float]], dict[str, float]]:
     """Case number `number`: its description, the ratios with their errors, and those of the printed Theorem 1."""
-    from bound_cases import draw
+    from support.bound_cases import draw
 
     case = draw(number)
     printed = case.bound.as_printed
@@ -63,7 +63,7 @@ def main() -> int:
         ordered = sorted(values)
         at = [ordered[int(q * (len(ordered) - 1))][0] for q in (0.0, 0.5, 0.95, 1.0)]
         print(f"{name:32}{len(values):>7}{''.join(f'{value:>11.3g}' for value in at)}   {ordered[-1][1]}")
-    from bound_cases import opposite, sampled
+    from support.bound_cases import opposite, sampled
 
     drawn = [sampled(number) for number in range(given.cases)]
     wrong = sum(case.left > case.bound.theorem_1 for case in drawn)

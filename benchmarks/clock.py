@@ -38,8 +38,8 @@ CASES = {
 def one(kind: str, clients: int, rounds: int, how: str) -> dict[str, float]:
     """Run one case in this process."""
     import fedtempo as ft
+    from fedtempo.clock.config import Setting
     from fedtempo.clock.generate import stream, whole
-    from fedtempo.clock.setting import Setting
 
     times: ft.ClientTimes = ft.FixedTimes.spread(clients, 80)
     if kind == "exponential":

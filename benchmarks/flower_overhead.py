@@ -35,7 +35,7 @@ NODES = 4
 
 def real(size: int, rounds: int, *, checkpoint: bool) -> dict[str, Any]:
     """Rounds with real nodes."""
-    from fedtempo.flower_local import LocalFederation
+    from fedtempo.flower.local import LocalFederation
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from fedtempo.models import CNNS, Classifier, cnn, lstm
+from fedtempo.problems.models import CNNS, Classifier, cnn, lstm
 
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 SHAPES = {"authors": (32, 32, 3), "fedavg-cifar": (32, 32, 3), "fedavg-mnist": (28, 28, 1)}

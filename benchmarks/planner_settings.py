@@ -12,8 +12,8 @@ from fractions import Fraction
 import numpy as np
 
 import fedtempo as ft
-from fedtempo.models.regression import logistic
 from fedtempo.problems.classification import classification_problem
+from fedtempo.problems.models.classifiers import logistic
 
 SEED = 20261115
 COUNT = 20

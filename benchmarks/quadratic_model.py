@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 import fedtempo as ft
-from fedtempo.theory.coordinates import Coordinates, job, pull_of
 from fedtempo.theory.forecasting import forecast
-from fedtempo.theory.linear import advance, schedule, starting
+from fedtempo.theory.recursion import Coordinates, advance, job, pull_of, schedule, starting
 from fedtempo.theory.regimes import Independent, Sampled, regime
 from fedtempo.theory.stability import stability_limit
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedtempo.history import History
-from fedtempo.reproduce.claims import judge
-from fedtempo.reproduce.claims_page import markdown
-from fedtempo.reproduce.figure_file import FIGURES, read_figure
-from fedtempo.reproduce.results import drawn_path, load, path_of, told
-from fedtempo.reproduce.stages import second_stage
+from fedtempo.paper.claims import judge, markdown
+from fedtempo.paper.figure_file import FIGURES, read_figure
+from fedtempo.paper.stages import drawn_path, load, path_of, second_stage, told
+from fedtempo.simulation.history.history import History
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

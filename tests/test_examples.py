@@ -72,7 +72,7 @@ def test_the_parts_in_the_readme_make_a_study() -> None:
     assert ft.timeline(given["fix"], given["unsteady"], until=3).num_rounds == 6
 
 
-PAGES = ("sampling", "corrections", "servers", "compensation", "solvers", "compression", "rivals", "availability")
+PAGES = ("sampling", "corrections", "servers", "compensation", "solvers", "compression", "published", "availability")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import fedtempo as ft
-from fedtempo.flower_local import LocalFederation
+from fedtempo.flower.local import LocalFederation
 from fedtempo.report.recommendation_tables import show_recommendation
 
 APP = Path(__file__).parent

@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 import fedtempo as ft
-from fedtempo.local.batches import batch_key, init_key, job_rows
+from fedtempo.training.batches import batch_key, init_key, job_rows
 
 Params = dict[str, Any]
 

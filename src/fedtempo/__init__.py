@@ -11,93 +11,92 @@ from typing import TYPE_CHECKING
 __version__ = "0.6.0"
 
 _HOME = {
-    "AsyncFedAvg": "schemes",
-    "Centralized": "schemes",
+    "AsyncFedAvg": "schemes.named",
+    "Centralized": "schemes.named",
     "ClientTimes": "clock.times",
     "ClockOverflow": "errors",
-    "Compression": "compression",
-    "ConstantDiscount": "discounts",
-    "Correction": "local.correction",
-    "CuredSampling": "schemes",
-    "CutOff": "discounts",
+    "Compression": "training.compression",
+    "ConstantDiscount": "weighting.weight_rules",
+    "Correction": "training.corrections",
+    "CuredSampling": "schemes.named",
+    "CutOff": "weighting.weight_rules",
     "Cycle": "clock.cycle",
     "DataMissing": "errors",
     "Dirichlet": "problems.partitions",
-    "Discounted": "weighting",
+    "Discounted": "weighting.weights",
     "ExponentialTimes": "clock.random_times",
-    "FastestSampling": "schemes",
-    "FedAdaGrad": "server_steps",
-    "FedAdam": "server_steps",
-    "FedAvg": "schemes",
-    "FedBuff": "schemes",
-    "FedDANE": "local.corrections",
-    "FedDyn": "local.corrections",
-    "FedFix": "schemes",
-    "FedProx": "local.corrections",
-    "FedYogi": "server_steps",
+    "FastestSampling": "schemes.named",
+    "FedAdaGrad": "training.server_rules",
+    "FedAdam": "training.server_rules",
+    "FedAvg": "schemes.named",
+    "FedBuff": "schemes.named",
+    "FedDANE": "training.corrections",
+    "FedDyn": "training.corrections",
+    "FedFix": "schemes.named",
+    "FedProx": "training.corrections",
+    "FedYogi": "training.server_rules",
     "FedtempoError": "errors",
     "FixedTimes": "clock.times",
-    "HighestLossSampling": "schemes",
-    "HingeDiscount": "discounts",
-    "History": "history",
+    "HighestLossSampling": "schemes.named",
+    "HingeDiscount": "weighting.weight_rules",
+    "History": "simulation.history.history",
     "IID": "problems.partitions",
-    "Identical": "weighting",
-    "ImportanceOnly": "weighting",
+    "Identical": "weighting.weights",
+    "ImportanceOnly": "weighting.weights",
     "InputError": "errors",
     "LabelShards": "problems.partitions",
-    "LocalOptax": "local.solvers",
-    "LocalRule": "local.rule",
-    "LocalSGD": "local.solvers",
+    "LocalOptax": "training.solvers",
+    "LocalRule": "training.solvers",
+    "LocalSGD": "training.solvers",
     "LogNormalTimes": "clock.random_times",
-    "LowRank": "compression",
-    "MixModels": "server_steps",
-    "Model": "model",
-    "MultinomialSampling": "schemes",
+    "LowRank": "training.compression",
+    "MixModels": "training.server_rules",
+    "Model": "simulation.history.model",
+    "MultinomialSampling": "schemes.named",
     "NaturalKey": "problems.partitions",
-    "Normalised": "normalised",
+    "Normalised": "weighting.other_rules",
     "OneLabel": "problems.partitions",
-    "Participation": "participation",
-    "ParticipationHistory": "participation_history",
-    "Plan": "planning",
-    "PolynomialDiscount": "discounts",
+    "Participation": "weighting.long_run",
+    "ParticipationHistory": "weighting.other_rules",
+    "Plan": "planning.compare",
+    "PolynomialDiscount": "weighting.weight_rules",
     "Problem": "problems.problem",
-    "Progress": "runner",
-    "QSGD": "compression",
-    "Recommendation": "planner.choosing",
+    "Progress": "simulation.unit_runner",
+    "QSGD": "training.compression",
+    "Recommendation": "planning.recommend",
     "ResultsConflict": "errors",
-    "Scaffold": "local.corrections",
-    "Scheme": "schemes",
-    "ServerOptimizer": "server_steps",
-    "SlowMo": "server_steps",
-    "StagedFedFix": "schemes",
-    "TimeBased": "weighting",
+    "Scaffold": "training.corrections",
+    "Scheme": "schemes.named",
+    "ServerOptimizer": "training.server_rules",
+    "SlowMo": "training.server_rules",
+    "StagedFedFix": "schemes.named",
+    "TimeBased": "weighting.weights",
     "Timeline": "clock.timeline",
-    "TopK": "compression",
+    "TopK": "training.compression",
     "TraceTimes": "clock.trace",
-    "UniformSampling": "schemes",
+    "UniformSampling": "schemes.named",
     "UniformTimes": "clock.random_times",
     "UnlawfulRule": "errors",
     "WaitingRule": "clock.waiting",
-    "WeightRule": "weighting",
-    "Weights": "weighting",
-    "compare": "planning",
-    "expected_weights": "weighting",
-    "limit_cycle": "running",
-    "participation_of": "weighting",
-    "recommend": "planner.choosing",
-    "simulate": "study",
-    "timeline": "running",
-    "timeline_chunks": "running",
-    "weights": "weighting",
+    "WeightRule": "weighting.weights",
+    "Weights": "weighting.weights",
+    "compare": "planning.compare",
+    "expected_weights": "weighting.weights",
+    "limit_cycle": "schemes.timelines",
+    "participation_of": "weighting.weights",
+    "recommend": "planning.recommend",
+    "simulate": "simulation.study",
+    "timeline": "schemes.timelines",
+    "timeline_chunks": "schemes.timelines",
+    "weights": "weighting.weights",
 }
 
-_MODULES = ("problems", "rivals", "theory")
+_MODULES = {"problems": "problems", "published": "schemes.published", "theory": "theory"}
 
 __all__ = ["__version__", *_MODULES, *_HOME]
 
 if TYPE_CHECKING:
     from fedtempo import problems as problems
-    from fedtempo import rivals as rivals
     from fedtempo import theory as theory
     from fedtempo.clock.cycle import Cycle as Cycle
     from fedtempo.clock.random_times import ExponentialTimes as ExponentialTimes
@@ -108,80 +107,81 @@ if TYPE_CHECKING:
     from fedtempo.clock.times import FixedTimes as FixedTimes
     from fedtempo.clock.trace import TraceTimes as TraceTimes
     from fedtempo.clock.waiting import WaitingRule as WaitingRule
-    from fedtempo.compression import QSGD as QSGD
-    from fedtempo.compression import Compression as Compression
-    from fedtempo.compression import LowRank as LowRank
-    from fedtempo.compression import TopK as TopK
-    from fedtempo.discounts import ConstantDiscount as ConstantDiscount
-    from fedtempo.discounts import CutOff as CutOff
-    from fedtempo.discounts import HingeDiscount as HingeDiscount
-    from fedtempo.discounts import PolynomialDiscount as PolynomialDiscount
     from fedtempo.errors import ClockOverflow as ClockOverflow
     from fedtempo.errors import DataMissing as DataMissing
     from fedtempo.errors import FedtempoError as FedtempoError
     from fedtempo.errors import InputError as InputError
     from fedtempo.errors import ResultsConflict as ResultsConflict
     from fedtempo.errors import UnlawfulRule as UnlawfulRule
-    from fedtempo.history import History as History
-    from fedtempo.local.correction import Correction as Correction
-    from fedtempo.local.corrections import FedDANE as FedDANE
-    from fedtempo.local.corrections import FedDyn as FedDyn
-    from fedtempo.local.corrections import FedProx as FedProx
-    from fedtempo.local.corrections import Scaffold as Scaffold
-    from fedtempo.local.rule import LocalRule as LocalRule
-    from fedtempo.local.solvers import LocalOptax as LocalOptax
-    from fedtempo.local.solvers import LocalSGD as LocalSGD
-    from fedtempo.model import Model as Model
-    from fedtempo.normalised import Normalised as Normalised
-    from fedtempo.participation import Participation as Participation
-    from fedtempo.participation_history import ParticipationHistory as ParticipationHistory
-    from fedtempo.planner.choosing import Recommendation as Recommendation
-    from fedtempo.planner.choosing import recommend as recommend
-    from fedtempo.planning import Plan as Plan
-    from fedtempo.planning import compare as compare
+    from fedtempo.planning.compare import Plan as Plan
+    from fedtempo.planning.compare import compare as compare
+    from fedtempo.planning.recommend import Recommendation as Recommendation
+    from fedtempo.planning.recommend import recommend as recommend
     from fedtempo.problems.partitions import IID as IID
     from fedtempo.problems.partitions import Dirichlet as Dirichlet
     from fedtempo.problems.partitions import LabelShards as LabelShards
     from fedtempo.problems.partitions import NaturalKey as NaturalKey
     from fedtempo.problems.partitions import OneLabel as OneLabel
     from fedtempo.problems.problem import Problem as Problem
-    from fedtempo.runner import Progress as Progress
-    from fedtempo.running import limit_cycle as limit_cycle
-    from fedtempo.running import timeline as timeline
-    from fedtempo.running import timeline_chunks as timeline_chunks
-    from fedtempo.schemes import AsyncFedAvg as AsyncFedAvg
-    from fedtempo.schemes import Centralized as Centralized
-    from fedtempo.schemes import CuredSampling as CuredSampling
-    from fedtempo.schemes import FastestSampling as FastestSampling
-    from fedtempo.schemes import FedAvg as FedAvg
-    from fedtempo.schemes import FedBuff as FedBuff
-    from fedtempo.schemes import FedFix as FedFix
-    from fedtempo.schemes import HighestLossSampling as HighestLossSampling
-    from fedtempo.schemes import MultinomialSampling as MultinomialSampling
-    from fedtempo.schemes import Scheme as Scheme
-    from fedtempo.schemes import StagedFedFix as StagedFedFix
-    from fedtempo.schemes import UniformSampling as UniformSampling
-    from fedtempo.server_steps import FedAdaGrad as FedAdaGrad
-    from fedtempo.server_steps import FedAdam as FedAdam
-    from fedtempo.server_steps import FedYogi as FedYogi
-    from fedtempo.server_steps import MixModels as MixModels
-    from fedtempo.server_steps import ServerOptimizer as ServerOptimizer
-    from fedtempo.server_steps import SlowMo as SlowMo
-    from fedtempo.study import simulate as simulate
-    from fedtempo.weighting import Discounted as Discounted
-    from fedtempo.weighting import Identical as Identical
-    from fedtempo.weighting import ImportanceOnly as ImportanceOnly
-    from fedtempo.weighting import TimeBased as TimeBased
-    from fedtempo.weighting import WeightRule as WeightRule
-    from fedtempo.weighting import Weights as Weights
-    from fedtempo.weighting import expected_weights as expected_weights
-    from fedtempo.weighting import participation_of as participation_of
-    from fedtempo.weighting import weights as weights
+    from fedtempo.schemes import published as published
+    from fedtempo.schemes.named import AsyncFedAvg as AsyncFedAvg
+    from fedtempo.schemes.named import Centralized as Centralized
+    from fedtempo.schemes.named import CuredSampling as CuredSampling
+    from fedtempo.schemes.named import FastestSampling as FastestSampling
+    from fedtempo.schemes.named import FedAvg as FedAvg
+    from fedtempo.schemes.named import FedBuff as FedBuff
+    from fedtempo.schemes.named import FedFix as FedFix
+    from fedtempo.schemes.named import HighestLossSampling as HighestLossSampling
+    from fedtempo.schemes.named import MultinomialSampling as MultinomialSampling
+    from fedtempo.schemes.named import Scheme as Scheme
+    from fedtempo.schemes.named import StagedFedFix as StagedFedFix
+    from fedtempo.schemes.named import UniformSampling as UniformSampling
+    from fedtempo.schemes.timelines import limit_cycle as limit_cycle
+    from fedtempo.schemes.timelines import timeline as timeline
+    from fedtempo.schemes.timelines import timeline_chunks as timeline_chunks
+    from fedtempo.simulation.history.history import History as History
+    from fedtempo.simulation.history.model import Model as Model
+    from fedtempo.simulation.study import simulate as simulate
+    from fedtempo.simulation.unit_runner import Progress as Progress
+    from fedtempo.training.compression import QSGD as QSGD
+    from fedtempo.training.compression import Compression as Compression
+    from fedtempo.training.compression import LowRank as LowRank
+    from fedtempo.training.compression import TopK as TopK
+    from fedtempo.training.corrections import Correction as Correction
+    from fedtempo.training.corrections import FedDANE as FedDANE
+    from fedtempo.training.corrections import FedDyn as FedDyn
+    from fedtempo.training.corrections import FedProx as FedProx
+    from fedtempo.training.corrections import Scaffold as Scaffold
+    from fedtempo.training.server_rules import FedAdaGrad as FedAdaGrad
+    from fedtempo.training.server_rules import FedAdam as FedAdam
+    from fedtempo.training.server_rules import FedYogi as FedYogi
+    from fedtempo.training.server_rules import MixModels as MixModels
+    from fedtempo.training.server_rules import ServerOptimizer as ServerOptimizer
+    from fedtempo.training.server_rules import SlowMo as SlowMo
+    from fedtempo.training.solvers import LocalOptax as LocalOptax
+    from fedtempo.training.solvers import LocalRule as LocalRule
+    from fedtempo.training.solvers import LocalSGD as LocalSGD
+    from fedtempo.weighting.long_run import Participation as Participation
+    from fedtempo.weighting.other_rules import Normalised as Normalised
+    from fedtempo.weighting.other_rules import ParticipationHistory as ParticipationHistory
+    from fedtempo.weighting.weight_rules import ConstantDiscount as ConstantDiscount
+    from fedtempo.weighting.weight_rules import CutOff as CutOff
+    from fedtempo.weighting.weight_rules import HingeDiscount as HingeDiscount
+    from fedtempo.weighting.weight_rules import PolynomialDiscount as PolynomialDiscount
+    from fedtempo.weighting.weights import Discounted as Discounted
+    from fedtempo.weighting.weights import Identical as Identical
+    from fedtempo.weighting.weights import ImportanceOnly as ImportanceOnly
+    from fedtempo.weighting.weights import TimeBased as TimeBased
+    from fedtempo.weighting.weights import WeightRule as WeightRule
+    from fedtempo.weighting.weights import Weights as Weights
+    from fedtempo.weighting.weights import expected_weights as expected_weights
+    from fedtempo.weighting.weights import participation_of as participation_of
+    from fedtempo.weighting.weights import weights as weights
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        return import_module(f"fedtempo.{name}")
+        return import_module(f"fedtempo.{_MODULES[name]}")
     if name in _HOME:
         return getattr(import_module(f"fedtempo.{_HOME[name]}"), name)
     raise AttributeError(f"module 'fedtempo' has no attribute {name!r}")

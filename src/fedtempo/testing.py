@@ -24,14 +24,14 @@ from fractions import Fraction
 from itertools import islice
 from typing import TypeVar
 
-from fedtempo.clock.carrier import Durations, VirtualCarrier, moment, rounds
+from fedtempo.clock.config import Setting
 from fedtempo.clock.cycle import observe
 from fedtempo.clock.events import Action, Arrived, Close, Deadline, Event, Failed, Joined, Left, Round, View
 from fedtempo.clock.generate import Recording, whole
 from fedtempo.clock.random_times import ExponentialTimes
 from fedtempo.clock.server import Server
-from fedtempo.clock.setting import Setting
 from fedtempo.clock.times import ClientTimes, FixedTimes
+from fedtempo.clock.transport import Durations, VirtualCarrier, moment, rounds
 from fedtempo.clock.waiting import State, WaitingRule
 from fedtempo.errors import InputError, UnlawfulRule
 

@@ -16,7 +16,7 @@ from fedtempo.cli.progress import LINE_SECONDS, shown
 from fedtempo.errors import Interrupted
 
 if TYPE_CHECKING:
-    from fedtempo.data import Fetching
+    from fedtempo.problems.data import Fetching
 
 
 DataDir = Annotated[
@@ -42,8 +42,7 @@ def get_data(
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
-    from fedtempo.data.catalogue import data_set
-    from fedtempo.data.getting import get
+    from fedtempo.problems.data.catalogue import data_set, get
 
     for name in names:
         data_set(name)
@@ -61,8 +60,7 @@ def list_data(data_dir: DataDir = None, verbose: o.Verbose = 0, quiet: o.Quiet =
     """Show which data sets are there, and where they are looked for."""
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
-    from fedtempo.data.catalogue import DATASETS
-    from fedtempo.data.places import command, folder_of, held
+    from fedtempo.problems.data.catalogue import DATASETS, command, folder_of, held
 
     rows = [(name, _size(paths) if (paths := held(name, data_dir)) else "not there") for name in DATASETS]
     for name, state in rows:

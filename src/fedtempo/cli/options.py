@@ -18,8 +18,8 @@ from fedtempo.clock.ticks import exact
 from fedtempo.clock.times import ClientTimes, FixedTimes
 from fedtempo.clock.trace import TraceTimes
 from fedtempo.errors import DataMissing, InputError
-from fedtempo.planning import sensible_sizes, sensible_waits
-from fedtempo.schemes import (
+from fedtempo.planning.compare import sensible_sizes, sensible_waits
+from fedtempo.schemes.named import (
     AsyncFedAvg,
     Centralized,
     FastestSampling,
@@ -152,7 +152,7 @@ def _read_trace(path: Path, clients: int | None, law: str | None, resolution: st
 def _recorded(path: Path, mode: Literal["replay", "bootstrap"], resolution: str | None) -> TraceTimes:
     if not path.is_dir():
         return TraceTimes.read(path, mode=mode, resolution=resolution)
-    from fedtempo.cli.run_folder import is_run, read_run_times
+    from fedtempo.cli.show import is_run, read_run_times
 
     if not is_run(path):
         raise InputError(

@@ -1,18 +1,25 @@
-"""``fedtempo plan``: which scheme does what with these clients."""
+"""``fedtempo plan``: which scheme does what with these clients.
+
+``fedtempo plan --problem``: recommend scheme, wait and learning rate for a problem and a time.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fedtempo.cli import availability as a
 from fedtempo.cli import options as o
 from fedtempo.cli.data import DataDir
+from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError
+from fedtempo.schemes.named import Scheme
+from fedtempo.simulation import study_file as a
+from fedtempo.weighting.weights import WeightRule
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +86,9 @@ def plan(
     With --problem and --until: a short pilot, then which scheme, wait and learning rate to use. Repeat --scheme,
     --wait, --buffer, --sample for more; without --scheme a sensible set is compared.
     """
-    from fedtempo.discounts import parse_discount
-    from fedtempo.planning import compare
-    from fedtempo.weighting import Discounted, weight_rule
+    from fedtempo.planning.compare import compare
+    from fedtempo.weighting.weight_rules import parse_discount
+    from fedtempo.weighting.weights import Discounted, weight_rule
 
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
@@ -98,8 +105,6 @@ def plan(
     if discount is not None:
         rule = Discounted(rule, parse_discount(discount))
     if problem is not None:
-        from fedtempo.cli.recommend import recommended
-
         if known.availability is not None and known.availability.changes:
             raise InputError("--absences: with --problem clients must not come or go for good; add --period")
         if importance is not None:
@@ -130,3 +135,72 @@ def plan(
     from fedtempo.report.tables import show_plan
 
     show_plan(made, details=details)
+
+
+def recommended(
+    problem: dict[str, Any],
+    times: ClientTimes,
+    schemes: Sequence[Scheme] | None,
+    *,
+    until: str | None,
+    rule: WeightRule,
+    rates: Sequence[str] | None,
+    steps: int,
+    batch_size: str,
+    share: float,
+    seed: int,
+    figure: Path | None,
+    as_json: bool,
+) -> None:
+    """Carry out the pilot, and show what follows."""
+    from fedtempo.cli.run import prepare_jax
+
+    if until is None:
+        raise InputError("--until: how long is the training to take? Give the virtual time, as --until 200")
+    prepare_jax()
+    from fedtempo.planning.recommend import recommend
+    from fedtempo.problems.naming import named
+    from fedtempo.report.recommendation_tables import show_recommendation
+    from fedtempo.training.solvers import LocalSGD
+
+    if figure is not None:
+        from fedtempo.report.style import ending_of
+
+        ending_of(figure, "plan.svg")
+    made = recommend(
+        named(problem),
+        times,
+        until=until,
+        local=LocalSGD(steps=steps, batch_size=_batch_size(batch_size)),
+        schemes=schemes,
+        rates=None if not rates else _rates(rates),
+        weights=rule,
+        share=share,
+        seed=seed,
+    )
+    if as_json:
+        typer.echo(json.dumps(made.to_dict(), allow_nan=False))
+    else:
+        show_recommendation(made)
+    if figure is not None:
+        from fedtempo.report.recommendation_figure import save_recommendation
+
+        save_recommendation(made, figure)
+        if not as_json:
+            typer.echo(f"{figure}: predicted loss against the wait, with the largest stable rates")
+
+
+def _batch_size(given: str) -> int | None:
+    if given == "all":
+        return None
+    try:
+        return int(given)
+    except ValueError:
+        raise InputError(f"--batch-size: {given!r} is not a whole number; give rows a step, or all") from None
+
+
+def _rates(given: Sequence[str]) -> list[float]:
+    try:
+        return [float(part) for text in given for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--lr: {', '.join(given)} are not numbers; give rates as 0.1,0.2") from None

@@ -1,15 +1,34 @@
-"""How far a study is: a bar on a terminal, a line now and then elsewhere; always on standard error."""
+"""Ctrl-C and a polite kill: both stop a study in a way that keeps what it has.
+
+How far a study is: a bar on a terminal, a line now and then elsewhere; always on standard error.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from fedtempo.errors import Interrupted
+
 if TYPE_CHECKING:
-    from fedtempo.runner import Progress
+    from fedtempo.simulation.unit_runner import Progress
+
+
+@contextmanager
+def stoppable(message: str) -> Iterator[None]:
+    """SIGTERM stops as Ctrl-C does; `message` says what was kept and how to go on."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(message) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
 
 LINE_SECONDS = 10.0
 
@@ -66,7 +85,7 @@ class _Lines:
 
 def words(progress: Progress) -> str:
     """Rate and time left; before there is any, the memory that is needed."""
-    from fedtempo.memory import size_words
+    from fedtempo.simulation.costs import size_words
 
     if not progress.updates:
         return f"compiling; {size_words(progress.memory)} of memory will be needed"

@@ -15,9 +15,9 @@ from fedtempo.cli.data import DataDir
 from fedtempo.errors import DataMissing, InputError
 
 if TYPE_CHECKING:
-    from fedtempo.history import History
-    from fedtempo.reproduce.figure_file import Figure, Part
-    from fedtempo.runner import Progress
+    from fedtempo.paper.figure_file import Figure, Part
+    from fedtempo.simulation.history.history import History
+    from fedtempo.simulation.unit_runner import Progress
 
 
 def reproduce(
@@ -54,8 +54,8 @@ def reproduce(
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
     from fedtempo.cli.run import prepare_jax
+    from fedtempo.paper.figure_file import FIGURES, read_figure
     from fedtempo.report.style import ENDINGS
-    from fedtempo.reproduce.figure_file import FIGURES, read_figure
 
     if picture not in ENDINGS:
         raise InputError(f"--format: {picture!r} is not known; use one of {', '.join(ENDINGS)}")
@@ -98,9 +98,9 @@ def _wanted(figures: Sequence[Figure], given: list[str] | None) -> Callable[[Par
 
 def _check_data(figures: Sequence[Figure], wanted: Callable[[Part], bool], folder: Path, data_dir: Path | None) -> None:
     """Refuse to begin where a data set is missing that will be needed for results that are not there."""
-    from fedtempo.data import DATASETS
-    from fedtempo.data.places import needed
-    from fedtempo.reproduce.results import drawn_path
+    from fedtempo.paper.stages import drawn_path
+    from fedtempo.problems.data import DATASETS
+    from fedtempo.problems.data.catalogue import needed
 
     left = [p for f in figures for p in f.parts if wanted(p) and not drawn_path(folder, p).is_file()]
     for name in dict.fromkeys(str(p.study.get("problem", {}).get("name")) for p in left):
@@ -117,9 +117,8 @@ def _run(
     overwrite: bool,
     quiet: bool,
 ) -> dict[str, History]:
-    from fedtempo.cli.progress import reporting
-    from fedtempo.cli.stopping import stoppable
-    from fedtempo.reproduce.stages import Place, run_part
+    from fedtempo.cli.progress import reporting, stoppable
+    from fedtempo.paper.stages import Place, run_part
 
     kept = f"stopped, and everything so far is kept in {folder}; the same command goes on"
     with stoppable(kept) if figure.parts else nullcontext(), reporting(quiet) as report:
@@ -137,7 +136,7 @@ def _run(
 def _read(
     figure: Figure, folder: Path, wanted: Callable[[Part], bool], *, missing_ok: bool = False
 ) -> dict[str, History]:
-    from fedtempo.reproduce.results import drawn_path, load
+    from fedtempo.paper.stages import drawn_path, load
 
     found = {p.name: load(drawn_path(folder, p)) for p in figure.parts if wanted(p)}
     there = {name: history for name, history in found.items() if history is not None}
@@ -147,7 +146,7 @@ def _read(
 
 
 def _present(figure: Figure, results: dict[str, History], path: Path) -> None:
-    from fedtempo.reproduce.drawing import draw, note
+    from fedtempo.paper.drawing import draw, note
 
     draw(figure, results, path)
     where = f" ({figure.place})" if figure.place else ""
@@ -155,10 +154,9 @@ def _present(figure: Figure, results: dict[str, History], path: Path) -> None:
 
 
 def _judge(results: Path, folder: Path, scale: str) -> None:
-    from fedtempo.report.files import write_text
-    from fedtempo.reproduce.claims import judge
-    from fedtempo.reproduce.claims_page import markdown, show_claims
-    from fedtempo.reproduce.figure_file import FIGURES, read_figure
+    from fedtempo.files import write_text
+    from fedtempo.paper.claims import judge, markdown, show_claims
+    from fedtempo.paper.figure_file import FIGURES, read_figure
 
     found = {}
     for name in FIGURES:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtempo.cli import availability as a
 from fedtempo.cli import options as o
 from fedtempo.cli.data import DataDir
 from fedtempo.errors import InputError, ResultsConflict
+from fedtempo.simulation import study_file as a
 
 if TYPE_CHECKING:
-    from fedtempo.checkpoint import Folder
+    from fedtempo.simulation.checkpoint import Folder
 
 log = logging.getLogger(__name__)
 
@@ -151,8 +151,8 @@ def run(
         engine=engine,
     )
     prepare_jax()
-    from fedtempo.checkpoint import Folder
-    from fedtempo.cli.description import merged, read_study
+    from fedtempo.simulation.checkpoint import Folder
+    from fedtempo.simulation.study_file import merged, read_study
 
     if resume is not None:
         if study is not None or out is not None or overwrite or flags:
@@ -174,7 +174,7 @@ def _flags(**given: Any) -> dict[str, Any]:
 
 def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     """A description with what the flags say in the place of what it said."""
-    from fedtempo.cli.description import DEFAULT, check_tables
+    from fedtempo.simulation.study_file import DEFAULT, check_tables
 
     out = dict(description)
     check_tables(out)
@@ -207,7 +207,7 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
 
 def _schemes(description: dict[str, Any], names: Any, waits: Any, buffers: Any, samples: Any, stages: Any) -> Any:
     """The schemes that the flags name, as tables; some of their defaults depend on the clients' times."""
-    from fedtempo.cli.description import merged, times_of
+    from fedtempo.simulation.study_file import merged, times_of
 
     whole = merged({k: v for k, v in description.items() if k != "schemes"})
     clients = whole["problem"].get("clients", 10)
@@ -269,11 +269,10 @@ def _refuse_what_is_there(folder: Folder) -> None:
 def _carry_out(
     description: dict[str, Any], folder: Path, *, quiet: bool, target: float | None, overwrite: bool
 ) -> None:
-    from fedtempo.cli.description import arguments_of
-    from fedtempo.cli.progress import reporting
+    from fedtempo.cli.progress import reporting, stoppable
     from fedtempo.cli.show import present
-    from fedtempo.cli.stopping import stoppable
-    from fedtempo.study import simulate
+    from fedtempo.simulation.study import simulate
+    from fedtempo.simulation.study_file import arguments_of
 
     arguments = arguments_of(description)
     kept = (

@@ -1,17 +1,48 @@
-"""``fedtempo show``: the table and the figures of a study or of a run on Flower, finished or still running."""
+"""A folder in which a strategy of `fedtempo.flower` has kept its run, as the commands meet it.
+
+``fedtempo show``: the table and the figures of a study or of a run on Flower, finished or still running.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.clock.ticks import positive
 from fedtempo.errors import DataMissing, InputError
 
 if TYPE_CHECKING:
-    from fedtempo.history import History
+    from fedtempo.clock.trace import TraceTimes
+    from fedtempo.flower.record import Record
+    from fedtempo.simulation.history.history import History
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run was begun there."""
+    return any((path / name).is_file() for name in ("state.npz", "rounds.jsonl"))
+
+
+def read_run(path: Path) -> Record:
+    """The record of the run; what it needs is imported only now."""
+    if not (path / "state.npz").is_file():
+        raise DataMissing(f"{path}: no round of the run there is saved yet; wait for its first")
+    try:
+        from fedtempo.flower import recorded
+    except ImportError as error:
+        raise InputError(f"{path} holds a run on Flower: {error}") from None
+    return recorded(path)
+
+
+def read_run_times(path: Path, mode: Literal["replay", "bootstrap"], resolution: str | None) -> TraceTimes:
+    """The recorded durations by client, in seconds, rounded up to milliseconds or to `resolution`."""
+    record = read_run(path)
+    from fedtempo.flower.comparison import MILLISECOND, durations
+
+    step = MILLISECOND if resolution is None else positive(resolution, "--resolution")
+    return durations(record, mode=mode, resolution=step)
 
 
 def show(
@@ -34,14 +65,13 @@ def show(
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
-    from fedtempo.cli.run_folder import is_run
 
     if is_run(results):
         if measure is not None or target is not None:
             raise InputError(f"--measure and --target: {results} holds a run on Flower, not a study; leave them out")
         present_run(results, out)
         return
-    from fedtempo.history import History
+    from fedtempo.simulation.history.history import History
 
     path = results / "history.nc" if results.is_dir() else results
     if results.is_dir() and not path.exists():
@@ -56,12 +86,10 @@ def show(
 
 def present_run(folder: Path, out: list[Path] | None = None) -> None:
     """Reality beside simulation and plan, on standard output and as figures in the folder."""
-    from fedtempo.cli.run_folder import read_run
-
     record = read_run(folder)
     from fedtempo.flower.comparison import compared
-    from fedtempo.report.run_figure import save_run
-    from fedtempo.report.run_tables import show_run
+    from fedtempo.flower.run_figure import save_run
+    from fedtempo.flower.run_tables import show_run
 
     run = compared(record)
     show_run(run)
@@ -81,7 +109,7 @@ def present(
 ) -> None:
     """The table on standard output, the figures in the folder."""
     from fedtempo.report.history_figure import save_study
-    from fedtempo.report.history_tables import show_history
+    from fedtempo.report.history_text import show_history
 
     show_history(history, target=target)
     name = measure or "study"

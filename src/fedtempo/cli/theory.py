@@ -14,18 +14,18 @@ import typer
 from fedtempo.cli import options as o
 from fedtempo.cli.data import DataDir
 from fedtempo.cli.run import prepare_jax
-from fedtempo.cli.theory_work import Clients, Training, bounds_of, quantities_of
+from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import positive
 from fedtempo.errors import InputError
-from fedtempo.importance import Importance
-from fedtempo.planning import sensible_waits
-from fedtempo.schemes import AsyncFedAvg, FedAvg, FedFix, Scheme
-from fedtempo.weighting import weight_rule
+from fedtempo.planning.compare import sensible_waits
+from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedFix, Scheme
+from fedtempo.theory.document import Clients, Training, bounds_of, quantities_of
+from fedtempo.weighting.weights import weight_rule
 
 if TYPE_CHECKING:
     from fedtempo.clock.times import ClientTimes
-    from fedtempo.local.solvers import LocalSGD
     from fedtempo.problems.problem import Problem
+    from fedtempo.training.solvers import LocalSGD
 
 HORIZON = Fraction(100)
 """Time of training for which a bound is worked out, unless --until says otherwise."""
@@ -173,7 +173,7 @@ def _value(written: str) -> Any:
 
 
 def _local(lr: float | None, steps: int | None, batch_size: str | None) -> LocalSGD:
-    from fedtempo.local.solvers import LocalSGD
+    from fedtempo.training.solvers import LocalSGD
 
     rows: int | None = 32
     if batch_size is not None:

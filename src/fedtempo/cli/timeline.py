@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtempo.cli import availability as a
 from fedtempo.cli import options as o
+from fedtempo.clock.config import Setting
 from fedtempo.clock.generate import stream, whole
-from fedtempo.clock.setting import Setting
+from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import exact, text
 from fedtempo.errors import InputError
-from fedtempo.importance import Importance
-from fedtempo.schemes import Scheme
+from fedtempo.schemes.named import Scheme
+from fedtempo.simulation import study_file as a
 
 log = logging.getLogger(__name__)
 

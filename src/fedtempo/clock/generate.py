@@ -10,13 +10,13 @@ from itertools import chain, islice
 
 import numpy as np
 
-from fedtempo.clock.carrier import Durations, VirtualCarrier, moment
+from fedtempo.clock.config import Setting, chunk_updates
 from fedtempo.clock.events import Event, Job, Round, Tick
 from fedtempo.clock.presence import Failures, Presence
 from fedtempo.clock.server import Server
-from fedtempo.clock.setting import Setting, chunk_updates
 from fedtempo.clock.ticks import MAX_TICKS, Exact, exact, in_ticks, text
 from fedtempo.clock.timeline import Timeline
+from fedtempo.clock.transport import Durations, VirtualCarrier, moment
 from fedtempo.errors import ClockOverflow, InputError, UnlawfulRule
 
 _MAX_NUMBER = 2**31 - 1  # round and job numbers are kept in 32 bits

@@ -16,10 +16,9 @@ from itertools import count
 
 import numpy as np
 
-from fedtempo.clock.absences import toggles
-from fedtempo.clock.availability import Availability
+from fedtempo.clock.availability import Availability, toggles
+from fedtempo.clock.config import Setting
 from fedtempo.clock.events import Event, Joined, Left, Tick
-from fedtempo.clock.setting import Setting
 from fedtempo.clock.streams import stream_key, uniforms
 from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.times import Floats, Ints

@@ -22,8 +22,7 @@ from fedtempo.errors import ClockOverflow, InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fedtempo.clock.absences import Given
-    from fedtempo.clock.availability import Availability
+    from fedtempo.clock.availability import Availability, Given
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -131,7 +130,7 @@ class ClientTimes(ABC):
         7: [(25, None)]}, or a file with columns client, leaves, returns; with a `period` they repeat for ever. What the
         clients had stays unless it is named.
         """
-        from fedtempo.clock.available_times import available
+        from fedtempo.clock.availability import available
 
         return available(self, failure=failure, on=on, off=off, absences=absences, period=period)
 

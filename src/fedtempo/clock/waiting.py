@@ -20,7 +20,7 @@ from fedtempo.clock.events import Action, Event, Failed, Joined, Send, Tick, Vie
 from fedtempo.errors import InputError
 
 if TYPE_CHECKING:
-    from fedtempo.clock.setting import Setting
+    from fedtempo.clock.config import Setting
     from fedtempo.clock.timeline import Timeline
 
 State = Any

@@ -9,15 +9,12 @@ try:
 except ImportError as error:
     raise ImportError("fedtempo.flower needs Flower: pip install 'fedtempo[flower]'") from error
 
-from fedtempo.flower.clock import Clock, WallClock
+from fedtempo.flower.clock import CarrierCosts, Clock, WallClock
 from fedtempo.flower.compressing import compressing
-from fedtempo.flower.costs import CarrierCosts
 from fedtempo.flower.faults import Fault
-from fedtempo.flower.record import Record, recorded
-from fedtempo.flower.replay import replay
+from fedtempo.flower.record import Record, recorded, replay
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
-from fedtempo.flower.strategies import AsyncFedAvg, FedAvg, FedBuff, FedFix
-from fedtempo.flower.strategy import TimedStrategy
+from fedtempo.flower.strategy import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy
 
 __all__ = [
     "AsyncFedAvg",

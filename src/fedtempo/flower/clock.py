@@ -3,13 +3,18 @@
     training time = now − origin + start
 
 `origin` is when training began here, `start` where an earlier run had come to.
+
+Where the server's own seconds go: in Flower's transport, or in our work between two calls of it.
+
+Measured on the wall clock; waiting is neither.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fedtempo.clock.ticks import Exact, positive
 
@@ -61,3 +66,57 @@ def nanoseconds(duration: Exact, what: str) -> int:
 def seconds(ticks: int) -> float:
     """Ticks in seconds, for people."""
     return ticks / 1e9
+
+
+Part = Literal["push", "pull", "nodes", "admission", "aggregation", "checkpoint"]
+TRANSPORT: tuple[Part, ...] = ("push", "pull", "nodes")
+
+
+class _Watch:
+    """Counts the time between entering and leaving it."""
+
+    __slots__ = ("_begin", "_costs", "_name")
+
+    def __init__(self, costs: CarrierCosts, name: str) -> None:
+        self._costs, self._name = costs, name
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(self, *raised: object) -> None:
+        spent, calls, name = self._costs.seconds, self._costs.calls, self._name
+        spent[name] = spent.get(name, 0.0) + time.perf_counter() - self._begin
+        calls[name] = calls.get(name, 0) + 1
+
+
+@dataclass
+class CarrierCosts:
+    """Seconds and calls by part, and how much longer round trips took than clients say that they worked."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+    round_trip_overhead: dict[str, float] = field(default_factory=dict)
+    """By client: the mean of (round trip − work) in seconds, where the client reports its working seconds."""
+
+    def part(self, name: Part) -> _Watch:
+        """Count what is done inside as `name`."""
+        return _Watch(self, name)
+
+    @property
+    def transport(self) -> float:
+        """Seconds inside Flower's calls."""
+        return sum(spent for name, spent in self.seconds.items() if name in TRANSPORT)
+
+    @property
+    def own(self) -> float:
+        """Seconds of our own work: admission of replies, aggregation, checkpoints."""
+        return sum(spent for name, spent in self.seconds.items() if name not in TRANSPORT)
+
+    @property
+    def floor(self) -> float:
+        """The largest measured overhead of a client's round trip, in seconds; 0 if no client reports its work."""
+        return max(self.round_trip_overhead.values(), default=0.0)
+
+    def __str__(self) -> str:
+        each = ", ".join(f"{name} {spent:.3f} s in {self.calls[name]}" for name, spent in sorted(self.seconds.items()))
+        return f"carrier {self.transport:.3f} s, own work {self.own:.3f} s ({each})"

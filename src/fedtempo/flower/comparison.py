@@ -22,9 +22,9 @@ from fedtempo.clock.times import FixedTimes, Floats
 from fedtempo.clock.trace import TraceTimes
 from fedtempo.flower.clock import NANOSECOND
 from fedtempo.flower.record import Record
-from fedtempo.planning import SchemePlan, compare
-from fedtempo.running import timeline
-from fedtempo.schemes import FedAvg, FedBuff, Scheme
+from fedtempo.planning.compare import SchemePlan, compare
+from fedtempo.schemes.named import FedAvg, FedBuff, Scheme
+from fedtempo.schemes.timelines import timeline
 
 MILLISECOND = Fraction(1, 1000)
 

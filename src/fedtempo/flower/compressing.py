@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType
 
-from fedtempo.compression.method import Compression, Parts
-from fedtempo.compression.named import compression_of
-from fedtempo.compression.wire import Payload, WireState, decode, encode, first_state, job_key, slots_of
 from fedtempo.errors import InputError
 from fedtempo.flower.arrays import Arrays, finite, read, record_of
+from fedtempo.training.compression.method import Compression, Parts
+from fedtempo.training.compression.named import compression_of
+from fedtempo.training.compression.wire import Payload, WireState, decode, encode, first_state, job_key, slots_of
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
 
-MARKER = "fedtempo.compression"
+MARKER = "fedtempo.training.compression"
 """The record of a reply that says how its arrays are compressed; in a client's state, for what it keeps a memory."""
-_MEMORY = "fedtempo.compression.memory"
+_MEMORY = "fedtempo.training.compression.memory"
 _RUN, _JOBS = "run", "jobs"
 
 log = logging.getLogger("flwr")

@@ -30,7 +30,7 @@ from fedtempo.clock.events import Job, Round, Tick
 from fedtempo.clock.rules import WaitForAll, WaitForNext
 from fedtempo.clock.times import Floats
 from fedtempo.clock.waiting import WaitingRule
-from fedtempo.participation import Participation
+from fedtempo.weighting.long_run import Participation
 
 MEMORY = 20
 _WINDOW = 21

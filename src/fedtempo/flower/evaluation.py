@@ -1,18 +1,63 @@
-"""The server's evaluation beside the loop, so that a slow one holds up no round.
+"""Clients' metrics of a round as one: their mean, weighted by one of them.
+
+    m̄ = Σ_i w_i m_i / Σ_i w_i        number by number; w itself is left out
+
+The same numbers as the default of Flower's FedAvg, which builds views of each record on the way: in rounds of one
+update they took as long as half of the model's making.
+
+The server's evaluation beside the loop, so that a slow one holds up no round.
 
 It runs on one thread; meanwhile at most one more model waits, and a newer one takes its place. Those that must not be
 left out (the first, the last) always have their turn.
+
+Evaluation by clients beside the training: answers are gathered as they come, and aggregated when all are there.
+
+One round at a time is evaluated; a round that ends meanwhile is left out unless it is the last.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Set
+from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+
+from fedtempo.clock.events import Tick
+from fedtempo.flower.journal import Journal
+from fedtempo.flower.reply_handler import ClientDesk
+from fedtempo.flower.settings import Settings
+from fedtempo.flower.transport import FlowerCarrier
+
+
+def weighted_mean(records: list[RecordDict], weighted_by: str) -> MetricRecord:
+    """The mean of all metrics but `weighted_by`, which is in the first MetricRecord of each."""
+    found = [[part for part in record.values() if isinstance(part, MetricRecord)] for record in records]
+    weights: list[Any] = [metrics[0][weighted_by] for metrics in found]
+    total = sum(weights)
+    terms: dict[str, list[tuple[float, Any]]] = {}
+    for metrics, weight in zip(found, weights, strict=True):
+        share = weight / total
+        for part in metrics:
+            for name, value in part.items():
+                if name != weighted_by:
+                    terms.setdefault(name, []).append((share, value))
+    return MetricRecord({name: _sum(name, given) for name, given in terms.items()})
+
+
+def _sum(name: str, terms: list[tuple[float, Any]]) -> Any:
+    """Σ share · value of numbers, or of lists place by place."""
+    lengths = {len(value) if isinstance(value, list) else None for _, value in terms}
+    if lengths == {None}:
+        return sum(share * value for share, value in terms)
+    if len(lengths) > 1:
+        raise TypeError(f"{name!r} is not the same number of numbers in each reply; send it alike from all clients")
+    places = zip(*([share * number for number in value] for share, value in terms), strict=True)
+    return [sum(place) for place in places]
+
 
 log = logging.getLogger("flwr")
 
@@ -97,3 +142,78 @@ class Evaluator:
                 self._done.append(Evaluated(task.server_round, metrics, error))
                 self._busy = False
                 self._change.notify_all()
+
+
+log = logging.getLogger("flwr")
+
+
+class _Asked(NamedTuple):
+    server_round: int
+    arrays: ArrayRecord
+    clients: frozenset[int]
+
+
+class ClientEvaluation:
+    """Asks clients to evaluate models, a round at a time."""
+
+    def __init__(self, settings: Settings, desk: ClientDesk, journal: Journal, config: ConfigRecord) -> None:
+        self._settings, self._desk, self._journal, self._config = settings, desk, journal, config
+        self._next: _Asked | None = None
+        self._round = -1
+        self._left = 0
+        self._contents: list[RecordDict] = []
+
+    def has(self, server_round: int) -> bool:
+        """Whether this round is evaluated, or waits for it."""
+        waiting = self._next is not None and self._next.server_round == server_round
+        return waiting or self._round == server_round
+
+    def ask(self, server_round: int, arrays: Callable[[], ArrayRecord], clients: Set[int], *, must: bool) -> None:
+        """Evaluate this model, if the clients are free for it; the messages go out with `post`."""
+        if not self._settings.fraction_evaluate:
+            return
+        if self._left and not must:
+            log.info("clients do not evaluate round %d: they still evaluate round %d", server_round, self._round)
+            return
+        self._next = _Asked(server_round, arrays(), frozenset(clients))
+
+    def post(self, carrier: FlowerCarrier, now: Tick) -> None:
+        """Send out what was asked for."""
+        if self._next is None or self._left:
+            return
+        server_round, arrays, clients = self._next
+        self._next = None
+        nodes = [node for client in sorted(clients) if (node := self._desk.roster.node_of(client)) is not None]
+        wanted = max(int(len(nodes) * self._settings.fraction_evaluate), self._settings.min_evaluate_nodes)
+        chosen = sorted(random.Random(server_round).sample(nodes, min(wanted, len(nodes))))
+        self._round, self._left, self._contents = server_round, len(chosen), []
+        messages = [self._desk.message(node, MessageType.EVALUATE, arrays, self._config, {}) for node in chosen]
+        if messages:
+            carrier.post([(message, self._take) for message in messages], now)
+
+    def _take(self, reply: Message | None, now: Tick) -> None:
+        """An answer, or None: there will be none."""
+        self._left -= 1
+        if reply is None:
+            why = f"a client did not evaluate round {self._round}: it is gone, or did not answer in time"
+            self._desk.note(now, -1, "evaluation", why)
+        elif reply.has_error():
+            why = f"a client failed to evaluate round {self._round}: Flower's code {reply.error.code}"
+            self._desk.note(now, -1, "evaluation", why)
+        elif not reply.has_content():
+            why = f"a client failed to evaluate round {self._round}: its reply is empty"
+            self._desk.note(now, -1, "evaluation", why)
+        else:
+            self._contents.append(reply.content)
+        if not self._left and self._contents:
+            try:
+                metrics = self._settings.evaluate_metrics(self._contents, self._settings.examples_key)
+                self._journal.measure("evaluate", self._round, metrics)
+            except Exception as error:  # the user's function, or clients with unlike metrics
+                why = f"clients' measures of round {self._round} cannot be aggregated: {error}"
+                self._desk.note(now, -1, "metrics", why)
+
+    def finish(self, carrier: FlowerCarrier) -> None:
+        """Wait for what is out, and then for the last round."""
+        self.post(carrier, carrier.finish())
+        carrier.finish()

@@ -1,9 +1,15 @@
-"""What went otherwise than planned: each with its time, its client and its reason; none of it stops the training."""
+"""What went otherwise than planned: each with its time, its client and its reason; none of it stops the training.
+
+A client that keeps failing is set aside, and tried again later.
+
+After `max_failures` in a row it rests for retry_after · 2^k, where k counts its rests since its last good answer; after
+a rest one more failure sends it to the next.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from fedtempo.flower.clock import seconds
@@ -62,3 +68,69 @@ class Faults:
         fault = Fault(seconds(now), client, identity, kind, reason)
         self._keep(fault)
         log.log(logging.INFO if fault.quiet else logging.WARNING, "%.1f s: %s", fault.time, fault)
+
+
+_MOST_DOUBLINGS = 10
+
+
+class Patience:
+    """Failures in a row, rests and when they end."""
+
+    def __init__(self, max_failures: int, retry_after: int) -> None:
+        self._most, self._rest = max_failures, retry_after
+        self._failures: dict[int, int] = {}
+        self._rests: dict[int, int] = {}
+        self._until: dict[int, int] = {}
+
+    def worked(self, client: int) -> None:
+        """The client has sent a good update."""
+        if client in self._failures:
+            del self._failures[client]
+            self._rests.pop(client, None)
+
+    def failed(self, client: int, now: int) -> int | None:
+        """One more failure; for how long the client is to rest, None if it may go on."""
+        self._failures[client] = self._failures.get(client, 0) + 1
+        if self._failures[client] < self._most:
+            return None
+        rests = self._rests.get(client, 0)
+        self._rests[client] = rests + 1
+        self._failures[client] = self._most - 1
+        rest = self._rest << min(rests, _MOST_DOUBLINGS)
+        self._until[client] = now + rest
+        return rest
+
+    def forgive(self, client: int) -> None:
+        """Start anew: the client is another process now."""
+        for memory in (self._failures, self._rests, self._until):
+            memory.pop(client, None)
+
+    def resting(self, client: int) -> bool:
+        """Whether the client is set aside."""
+        return client in self._until
+
+    @property
+    def next_due(self) -> int | None:
+        """When the next rest ends."""
+        return min(self._until.values(), default=None)
+
+    def due(self, now: int) -> list[int]:
+        """Those whose rest is over; they are no longer set aside."""
+        if not self._until:
+            return []
+        over = sorted(client for client, until in self._until.items() if until <= now)
+        for client in over:
+            del self._until[client]
+        return over
+
+    def snapshot(self) -> list[list[int]]:
+        """[client, failures, rests, until or -1] of each."""
+        known = sorted({*self._failures, *self._rests, *self._until})
+        return [[c, self._failures.get(c, 0), self._rests.get(c, 0), self._until.get(c, -1)] for c in known]
+
+    def restore(self, saved: Sequence[Sequence[int]]) -> None:
+        """What `snapshot` gave."""
+        for client, failures, rests, until in saved:
+            for memory, value in ((self._failures, failures), (self._rests, rests), (self._until, until)):
+                if value > 0:
+                    memory[client] = value

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.serverapp import strategy
 
-from fedtempo.flower.clock import seconds
-from fedtempo.flower.costs import CarrierCosts
+from fedtempo.flower.clock import CarrierCosts, seconds
 from fedtempo.flower.faults import Fault
 
 if TYPE_CHECKING:

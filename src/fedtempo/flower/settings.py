@@ -13,16 +13,16 @@ from typing import TypeVar, cast
 
 from flwr.app import Message, MetricRecord, RecordDict
 
+from fedtempo.clock.importance import Importance
 from fedtempo.clock.rules import WaitForSome
 from fedtempo.clock.ticks import Exact, exact, positive
 from fedtempo.clock.times import FixedTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND, Clock
-from fedtempo.importance import Importance
-from fedtempo.participation import LongRun
-from fedtempo.schemes import Scheme
-from fedtempo.weighting import WeightRule
+from fedtempo.schemes.named import Scheme
+from fedtempo.weighting.long_run import LongRun
+from fedtempo.weighting.weights import WeightRule
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 _Function = TypeVar("_Function")
@@ -114,8 +114,8 @@ def on_flower(scheme: Scheme, server: object) -> Scheme:
         )
     if server is None:
         return scheme
-    from fedtempo.local.correction import Correction  # JAX, which is there where a server rule was made
-    from fedtempo.server_steps import MixModels, ServerOptimizer
+    from fedtempo.training.corrections import Correction  # JAX, which is there where a server rule was made
+    from fedtempo.training.server_rules import MixModels, ServerOptimizer
 
     if isinstance(server, Correction):
         raise _clients_own("server", server.label)

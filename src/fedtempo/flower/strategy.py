@@ -2,6 +2,10 @@
 
 `num_rounds` counts aggregations: rounds that took at least one update. `timeout` is the deadline of each job, `until`
 the end of training, both in seconds of the server's clock.
+
+The schemes as Flower strategies: one line changes in a server app.
+
+FedAvg waits for all, AsyncFedAvg for the next, FedBuff for m updates, FedFix for Δt.
 """
 
 from __future__ import annotations
@@ -15,11 +19,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
+from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact, exact, positive
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import Clock, WallClock, nanoseconds
-from fedtempo.flower.evaluation import EvaluateFn
-from fedtempo.flower.metrics import weighted_mean
+from fedtempo.flower.evaluation import EvaluateFn, weighted_mean
 from fedtempo.flower.result import Result
 from fedtempo.flower.settings import (
     MetricsFn,
@@ -35,12 +39,12 @@ from fedtempo.flower.settings import (
     share,
 )
 from fedtempo.flower.training import Training
-from fedtempo.importance import Importance
-from fedtempo.schemes import Scheme, whole
-from fedtempo.weighting import WeightRule, weight_rule
+from fedtempo.schemes import named as schemes
+from fedtempo.schemes.named import Scheme, whole
+from fedtempo.weighting.weights import WeightRule, weight_rule
 
 if TYPE_CHECKING:
-    from fedtempo.server_steps import MixModels, ServerOptimizer
+    from fedtempo.training.server_rules import MixModels, ServerOptimizer
 
 log = logging.getLogger("flwr")
 
@@ -248,3 +252,31 @@ def _config(given: object, what: str) -> ConfigRecord:
         return given if isinstance(given, ConfigRecord) else ConfigRecord(dict(cast(Any, given)))
     except (TypeError, ValueError) as error:
         raise InputError(f"{what}: {given!r} is no ConfigRecord ({error}); give ConfigRecord({{…}})") from error
+
+
+class FedAvg(TimedStrategy):
+    """Synchronous: a round waits for every client that is there."""
+
+    def __init__(self, **options: Unpack[Options]) -> None:
+        super().__init__(schemes.FedAvg(), **options)
+
+
+class AsyncFedAvg(TimedStrategy):
+    """Asynchronous: every update makes a new model."""
+
+    def __init__(self, **options: Unpack[Options]) -> None:
+        super().__init__(schemes.AsyncFedAvg(), **options)
+
+
+class FedFix(TimedStrategy):
+    """A new model every `wait` seconds, from what has arrived by then."""
+
+    def __init__(self, wait: Exact, **options: Unpack[Options]) -> None:
+        super().__init__(schemes.FedFix(wait), **options)
+
+
+class FedBuff(TimedStrategy):
+    """A new model from every `size` updates."""
+
+    def __init__(self, size: int, **options: Unpack[Options]) -> None:
+        super().__init__(schemes.FedBuff(size), **options)

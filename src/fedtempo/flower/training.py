@@ -16,25 +16,21 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
-from fedtempo.clock.carrier import moment
 from fedtempo.clock.events import Event, Failed, Job, Joined, Left, Round, Tick
-from fedtempo.flower.advice import Adviser, absences, remarks
+from fedtempo.clock.transport import moment
 from fedtempo.flower.arrays import Arrays, model_of
-from fedtempo.flower.client_evaluation import ClientEvaluation
-from fedtempo.flower.clock import NANOSECOND, TrainingClock, seconds
-from fedtempo.flower.costs import CarrierCosts
-from fedtempo.flower.desk import ClientDesk
+from fedtempo.flower.clock import NANOSECOND, CarrierCosts, TrainingClock, seconds
 from fedtempo.flower.estimates import Estimates
-from fedtempo.flower.evaluation import Evaluated, EvaluateFn, Evaluator
+from fedtempo.flower.evaluation import ClientEvaluation, Evaluated, EvaluateFn, Evaluator
 from fedtempo.flower.faults import Faults
-from fedtempo.flower.flower_carrier import FlowerCarrier
-from fedtempo.flower.journal import Journal
+from fedtempo.flower.journal import LEFT, REFUSED, RESTART, Journal, NotedServer, Told, restarted
+from fedtempo.flower.reply_handler import ClientDesk
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
-from fedtempo.flower.saving import Saved, Saver
+from fedtempo.flower.round_weights import Adviser, Weigher, absences, remarks
 from fedtempo.flower.settings import Settings
-from fedtempo.flower.told import LEFT, REFUSED, RESTART, NotedServer, Told, restarted
+from fedtempo.flower.state import Saved, Saver
+from fedtempo.flower.transport import FlowerCarrier
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
-from fedtempo.flower.weigher import Weigher
 
 log = logging.getLogger("flwr")
 

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
 from fedtempo.flower.arrays import Arrays, finite, read, record_of
-from fedtempo.parts import Parts
+from fedtempo.schemes.options import Parts
 
 if TYPE_CHECKING:
-    from fedtempo.server_rule import ServerRule
-    from fedtempo.server_steps import MixModels, ServerOptimizer
+    from fedtempo.training.server_rules import MixModels, ServerOptimizer, ServerRule
 
 Memory = Sequence[NDArray[Any]]
 """What a server rule remembers from round to round."""
@@ -138,8 +137,8 @@ class RuleOnArrays:
     ) -> None:
         import jax  # by a server rule alone
 
-        from fedtempo.engine.numerics import numerics
-        from fedtempo.server_steps import MixModels, server_rule
+        from fedtempo.simulation.engine.numerics import numerics
+        from fedtempo.training.server_rules import MixModels, server_rule
 
         self._floating = [name for name, array in arrays.items() if array.dtype.kind in "fc"]
         if not self._floating:
@@ -165,8 +164,8 @@ class RuleOnArrays:
         """The arrays after a round of these steps; None, and nothing remembered, if they are not finite."""
         import jax
 
-        from fedtempo.local.rule import Answer, Sent
-        from fedtempo.server_rule import Arrival
+        from fedtempo.training.server_rules import Arrival
+        from fedtempo.training.solvers import Answer, Sent
 
         whole = {name: theta for name, theta in arrays.items() if name not in self._floating}
         summed = {

@@ -1,9 +1,8 @@
 """Federated problems: clients' rows, loss and importance; partitions; the problems that come with fedtempo."""
 
-from fedtempo.models import Classifier, logistic
-from fedtempo.problems.classification import classification_problem
-from fedtempo.problems.digits import digits
+from fedtempo.problems.classification import classification_problem, digits
 from fedtempo.problems.images import cifar10, mnist
+from fedtempo.problems.models import Classifier, logistic
 from fedtempo.problems.naming import named
 from fedtempo.problems.partitions import (
     IID,

@@ -2,7 +2,7 @@
 
 Images stay bytes, in memory and on the device, and become numbers where a batch is used: from 0 to 1, and for CIFAR-10
 less the mean of each colour over its deviation. Clients' test images are dealt as their training images are, by the
-same draw of labels. Files are found as `fedtempo.data` says.
+same draw of labels. Files are found as `fedtempo.problems.data` says.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from fedtempo.data import Images, load_cifar10, load_mnist
 from fedtempo.errors import InputError
-from fedtempo.models import CNNS, Classifier, cnn, logistic
-from fedtempo.models.precision import check_compute
 from fedtempo.problems.classification import classification_problem
-from fedtempo.problems.partition import Ints, shuffled
-from fedtempo.problems.partitions import IID, Dirichlet, Partition, parse_partition
+from fedtempo.problems.data import Images, load_cifar10, load_mnist
+from fedtempo.problems.models import CNNS, Classifier, cnn, logistic
+from fedtempo.problems.models.precision import check_compute
+from fedtempo.problems.partitions import IID, Dirichlet, Ints, Partition, parse_partition, shuffled
 from fedtempo.problems.problem import Problem, Weighting
-from fedtempo.schemes import whole
+from fedtempo.schemes.named import whole
 
 COLOUR_MEAN = (0.4914, 0.4822, 0.4465)
 COLOUR_DEVIATION = (0.2470, 0.2435, 0.2616)

@@ -15,7 +15,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from fedtempo.errors import InputError
-from fedtempo.problems.digits import digits
+from fedtempo.problems.classification import digits
 from fedtempo.problems.images import cifar10, mnist
 from fedtempo.problems.problem import Problem
 from fedtempo.problems.quadratics import quadratics

@@ -21,10 +21,10 @@ from fedtempo.clock.streams import stream_key, uniforms
 from fedtempo.clock.ticks import exact, positive
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
-from fedtempo.problems.partition import check_seed
+from fedtempo.problems.partitions import check_seed
 from fedtempo.problems.problem import Problem, Weighting
 from fedtempo.problems.rows import Tree
-from fedtempo.schemes import whole
+from fedtempo.schemes.named import whole
 
 
 class Quadratics(Problem):

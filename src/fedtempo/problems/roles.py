@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.data import load_shakespeare
 from fedtempo.errors import InputError
-from fedtempo.models import lstm
-from fedtempo.problems.partition import shuffled
+from fedtempo.problems.data import load_shakespeare
+from fedtempo.problems.models import lstm
+from fedtempo.problems.partitions import shuffled
 from fedtempo.problems.problem import Problem, Weighting
-from fedtempo.schemes import whole
+from fedtempo.schemes.named import whole
 
 LENGTH = 80
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"

@@ -14,7 +14,7 @@ from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedtempo.history import History
+    from fedtempo.simulation.history.history import History
 
 OWN = "its own"
 """What stands for the weights of a scheme that brings them."""

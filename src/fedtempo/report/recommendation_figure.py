@@ -14,10 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from fedtempo.planner.choosing import Recommendation
-from fedtempo.report.history_style import colours
-from fedtempo.report.style import INK, STYLE, save_figure
-from fedtempo.schemes import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
+from fedtempo.planning.recommend import Recommendation
+from fedtempo.report.style import INK, STYLE, colours, save_figure
+from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
 
 _EXAMPLE = "plan.svg"
 _MARKS = {"fedfix": "^", "fedavg": "o", "async": "s", "fedbuff": "D"}

@@ -6,7 +6,7 @@ import math
 
 from rich.console import Console
 
-from fedtempo.planner.choosing import Recommendation
+from fedtempo.planning.recommend import Recommendation
 from fedtempo.report.tables import console, short, titled_table
 
 _NOTHING = 1e-12

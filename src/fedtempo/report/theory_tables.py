@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedtempo.clock.ticks import text
 from fedtempo.report.tables import console, short, titled_table
-from fedtempo.report.theory_document import SchemeTheory, Theory
+from fedtempo.theory.document import SchemeTheory, Theory
 
 _VERDICT = {True: "yes", False: "no", None: "open"}
 _LISTED = 3

@@ -9,46 +9,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 _HOME = {
-    "Assumption": "seven_assumptions",
+    "Assumption": "assumptions",
     "Bound": "bounds",
     "Ceiling": "ceiling",
     "Constants": "problem_constants",
-    "Convergence": "exponents",
-    "Coordinates": "coordinates",
+    "Convergence": "theorems",
+    "Coordinates": "recursion",
     "Covariance": "covariance",
     "DataTypes": "data_types",
     "Expected": "expected",
     "Forecast": "forecasting",
-    "Measured": "virtual",
+    "Measured": "virtual_models",
     "Order": "orders",
-    "Quantities": "tables",
+    "Quantities": "quantities",
     "Regime": "regimes",
     "Residuals": "round_residuals",
     "StabilityLimit": "stability",
-    "Stationary": "long_run_loss",
+    "Stationary": "stability",
     "TypeWeights": "data_types",
-    "assumptions": "seven_assumptions",
-    "best_exponent": "exponents",
+    "assumptions": "assumptions",
+    "best_exponent": "theorems",
     "bound": "bounds",
     "constants": "problem_constants",
-    "converges": "exponents",
+    "converges": "theorems",
     "expected_from_scheme": "expected",
     "expected_from_timeline": "expected",
     "forecast": "forecasting",
     "learning_rate_ceiling": "ceiling",
     "lemma_1": "covariance",
-    "measure": "virtual",
-    "optimum": "optima",
+    "measure": "virtual_models",
+    "optimum": "problem_constants",
     "order_of": "orders_in_time",
-    "quantities": "tables",
-    "rate": "long_run_loss",
+    "quantities": "quantities",
+    "rate": "stability",
     "regime": "regimes",
-    "remaining_times": "remaining",
+    "remaining_times": "rounds",
     "residuals": "round_residuals",
-    "rounds_in": "pace",
-    "slowest_exponent": "exponents",
+    "rounds_in": "expected",
+    "slowest_exponent": "theorems",
     "stability_limit": "stability",
-    "stationary_loss": "long_run_loss",
+    "stationary_loss": "stability",
     "type_weights": "data_types",
     "window_share": "orders",
 }
@@ -56,11 +56,12 @@ _HOME = {
 __all__ = list(_HOME)
 
 if TYPE_CHECKING:
+    from fedtempo.theory.assumptions import Assumption as Assumption
+    from fedtempo.theory.assumptions import assumptions as assumptions
     from fedtempo.theory.bounds import Bound as Bound
     from fedtempo.theory.bounds import bound as bound
     from fedtempo.theory.ceiling import Ceiling as Ceiling
     from fedtempo.theory.ceiling import learning_rate_ceiling as learning_rate_ceiling
-    from fedtempo.theory.coordinates import Coordinates as Coordinates
     from fedtempo.theory.covariance import Covariance as Covariance
     from fedtempo.theory.covariance import lemma_1 as lemma_1
     from fedtempo.theory.data_types import DataTypes as DataTypes
@@ -69,35 +70,34 @@ if TYPE_CHECKING:
     from fedtempo.theory.expected import Expected as Expected
     from fedtempo.theory.expected import expected_from_scheme as expected_from_scheme
     from fedtempo.theory.expected import expected_from_timeline as expected_from_timeline
-    from fedtempo.theory.exponents import Convergence as Convergence
-    from fedtempo.theory.exponents import best_exponent as best_exponent
-    from fedtempo.theory.exponents import converges as converges
-    from fedtempo.theory.exponents import slowest_exponent as slowest_exponent
+    from fedtempo.theory.expected import rounds_in as rounds_in
     from fedtempo.theory.forecasting import Forecast as Forecast
     from fedtempo.theory.forecasting import forecast as forecast
-    from fedtempo.theory.long_run_loss import Stationary as Stationary
-    from fedtempo.theory.long_run_loss import rate as rate
-    from fedtempo.theory.long_run_loss import stationary_loss as stationary_loss
-    from fedtempo.theory.optima import optimum as optimum
     from fedtempo.theory.orders import Order as Order
     from fedtempo.theory.orders import window_share as window_share
     from fedtempo.theory.orders_in_time import order_of as order_of
-    from fedtempo.theory.pace import rounds_in as rounds_in
     from fedtempo.theory.problem_constants import Constants as Constants
     from fedtempo.theory.problem_constants import constants as constants
+    from fedtempo.theory.problem_constants import optimum as optimum
+    from fedtempo.theory.quantities import Quantities as Quantities
+    from fedtempo.theory.quantities import quantities as quantities
+    from fedtempo.theory.recursion import Coordinates as Coordinates
     from fedtempo.theory.regimes import Regime as Regime
     from fedtempo.theory.regimes import regime as regime
-    from fedtempo.theory.remaining import remaining_times as remaining_times
     from fedtempo.theory.round_residuals import Residuals as Residuals
     from fedtempo.theory.round_residuals import residuals as residuals
-    from fedtempo.theory.seven_assumptions import Assumption as Assumption
-    from fedtempo.theory.seven_assumptions import assumptions as assumptions
+    from fedtempo.theory.rounds import remaining_times as remaining_times
     from fedtempo.theory.stability import StabilityLimit as StabilityLimit
+    from fedtempo.theory.stability import Stationary as Stationary
+    from fedtempo.theory.stability import rate as rate
     from fedtempo.theory.stability import stability_limit as stability_limit
-    from fedtempo.theory.tables import Quantities as Quantities
-    from fedtempo.theory.tables import quantities as quantities
-    from fedtempo.theory.virtual import Measured as Measured
-    from fedtempo.theory.virtual import measure as measure
+    from fedtempo.theory.stability import stationary_loss as stationary_loss
+    from fedtempo.theory.theorems import Convergence as Convergence
+    from fedtempo.theory.theorems import best_exponent as best_exponent
+    from fedtempo.theory.theorems import converges as converges
+    from fedtempo.theory.theorems import slowest_exponent as slowest_exponent
+    from fedtempo.theory.virtual_models import Measured as Measured
+    from fedtempo.theory.virtual_models import measure as measure
 
 
 def __getattr__(name: str) -> object:

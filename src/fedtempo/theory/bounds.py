@@ -18,24 +18,22 @@ from functools import cached_property
 
 import numpy as np
 
-from fedtempo.arguments import a_problem, client_times, real
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
-from fedtempo.local.rule import LocalRule
-from fedtempo.local.solvers import LocalSGD
 from fedtempo.problems.problem import Problem
-from fedtempo.schemes import Scheme
+from fedtempo.schemes.named import Scheme
+from fedtempo.simulation.arguments import a_problem, client_times, real
 from fedtempo.theory.ceiling import Ceiling, learning_rate_ceiling
 from fedtempo.theory.data_types import DataTypes
 from fedtempo.theory.expected import AnyWeights, Expected, expected_from_scheme, expected_from_timeline
 from fedtempo.theory.problem_constants import constants
 from fedtempo.theory.round_residuals import Residuals, residuals
-from fedtempo.theory.steps import Steps
-from fedtempo.theory.theorems import TheoremOne, theorem_1, theorem_2_factor, window_term
-from fedtempo.theory.virtual import Measured
-from fedtempo.weighting import WeightRule, weight_rule
+from fedtempo.theory.theorems import Steps, TheoremOne, theorem_1, theorem_2_factor, window_term
+from fedtempo.theory.virtual_models import Measured
+from fedtempo.training.solvers import LocalRule, LocalSGD
+from fedtempo.weighting.weights import WeightRule, weight_rule
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedtempo.arguments import real
 from fedtempo.errors import InputError
-from fedtempo.schemes import whole
+from fedtempo.schemes.named import whole
+from fedtempo.simulation.arguments import real
 from fedtempo.theory.expected import Expected
 
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.times import Floats, Ints
 from fedtempo.errors import InputError
-from fedtempo.importance import Importance
 from fedtempo.theory.expected import Expected, shares
 
 if TYPE_CHECKING:

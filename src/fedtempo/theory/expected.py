@@ -1,4 +1,6 @@
-"""q_i(n) = E[ω_i(n)], the expected weight of client i in round n (section 2.5), and what follows from it.
+"""N, the rounds in time T (table 2): FedAvg ⌊T/τ_M⌋, asynchronous Σ ⌊T/τ_i⌋, FedFix ⌊T/Δt⌋, else T × rounds a unit.
+
+q_i(n) = E[ω_i(n)], the expected weight of client i in round n (section 2.5), and what follows from it.
 
     q_i = (1/N) Σ_n q_i(n),   q(n) = Σ_i q_i(n),   q̃_i(n) = q_i(n)/q(n),   q̃_i = q_i/Σ_j q_j,   ρ = max(1, max_n q(n))
 
@@ -17,17 +19,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedtempo.clock.ticks import Exact
+from fedtempo.clock.importance import Importance
+from fedtempo.clock.rules import FixedInterval, WaitForAll, WaitForNext
+from fedtempo.clock.ticks import Exact, positive
 from fedtempo.clock.timeline import Timeline
-from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
 from fedtempo.errors import InputError
-from fedtempo.importance import Importance
-from fedtempo.participation import LongRun
-from fedtempo.schemes import Scheme, whole, without_parts
-from fedtempo.theory.always import check_always_there
+from fedtempo.schemes.named import Scheme, whole, without_parts
+from fedtempo.schemes.timelines import timeline_chunks
 from fedtempo.theory.covariance import Covariance, fixed_set
-from fedtempo.theory.kinds import applied_weights, client_weights, table_of, window_of
-from fedtempo.theory.pace import rounds_in
+from fedtempo.theory.rounds import applied_weights, check_always_there, client_weights, table_of, window_of
 from fedtempo.theory.stationary import (
     MAX_ROUNDS,
     largest_delay,
@@ -36,7 +37,30 @@ from fedtempo.theory.stationary import (
     repeated_rounds,
     stationary_window,
 )
-from fedtempo.weighting import WeightRule, Weights, weight_rule, weights_of
+from fedtempo.weighting.long_run import LongRun
+from fedtempo.weighting.weights import WeightRule, Weights, weight_rule, weights_of
+
+
+def rounds_in(scheme: Scheme, times: ClientTimes, until: Exact, *, importance: Iterable[Exact] | None = None) -> float:
+    """Rounds that end by `until`: a whole number where times are fixed and a closed form counts them, else the mean."""
+    horizon = positive(until, "until")
+    if isinstance(scheme.waiting, FixedInterval):
+        return int(horizon // scheme.waiting.wait)
+    if isinstance(times, FixedTimes):
+        ticks, clients = np.unique(times.ticks, return_counts=True)
+        jobs = [int(horizon // (tick * times.unit)) for tick in ticks.tolist()]
+        match scheme.waiting:
+            case WaitForAll():
+                return jobs[-1]
+            case WaitForNext():
+                return int(clients @ np.array(jobs, dtype=np.int64))
+    if times.availability is not None and times.availability.changes:
+        return float(
+            sum(part.num_rounds for part in timeline_chunks(scheme, times, until=until, importance=importance))
+        )
+    run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients))
+    return float(horizon) * run.rounds_per_time
+
 
 AnyWeights = str | WeightRule | Weights | ArrayLike
 """What is accepted for weights: a rule or its name, weights, or one d_i per client."""

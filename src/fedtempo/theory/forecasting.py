@@ -20,12 +20,22 @@ from fedtempo.clock.ticks import Exact, exact
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
-from fedtempo.local.solvers import LocalSGD
 from fedtempo.problems.quadratics import Quadratics
-from fedtempo.theory.coordinates import Coordinates, Job, job
-from fedtempo.theory.linear import Moments, Schedule, advance, handed_over, product_of, schedule, starting
+from fedtempo.theory.recursion import (
+    Coordinates,
+    Job,
+    Moments,
+    Schedule,
+    advance,
+    handed_over,
+    job,
+    product_of,
+    schedule,
+    starting,
+)
 from fedtempo.theory.regimes import Repeating
-from fedtempo.weighting import Weights
+from fedtempo.training.solvers import LocalSGD
+from fedtempo.weighting.weights import Weights
 
 Line = Timeline | Sequence[Timeline] | Repeating
 

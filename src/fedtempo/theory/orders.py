@@ -20,10 +20,10 @@ from math import sqrt
 
 import numpy as np
 
+from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
-from fedtempo.importance import Importance
 
 
 @dataclass(frozen=True)

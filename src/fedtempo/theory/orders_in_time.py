@@ -11,11 +11,10 @@ from fedtempo.clock.rules import FixedInterval, MultinomialSample, UniformSample
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError
-from fedtempo.schemes import Scheme
-from fedtempo.theory.always import check_always_there
-from fedtempo.theory.expected import Expected, expected_from_scheme
+from fedtempo.schemes.named import Scheme
+from fedtempo.theory.expected import Expected, expected_from_scheme, rounds_in
 from fedtempo.theory.orders import Order, asynchronous, centralized, fedavg, fedfix, unbiased_sampling
-from fedtempo.theory.pace import rounds_in
+from fedtempo.theory.rounds import check_always_there
 
 
 def order_of(

@@ -1,4 +1,10 @@
-"""The constants of a problem that the bounds of section 3 ask for, each with the rows it took to find.
+"""argmin_θ Σ_i w_i L_i(θ): θ* with w = p, θ_i* with one client, θ̄^n with q_i(n), θ̄ with q_i (section 2.5).
+
+Quadratics have it in closed form. Else Newton's method with backtracking, in 64 bits, until the gradient is as small as
+rounding lets it be and the Newton step is small too: a loss such as e^{−t}, whose gradient vanishes at infinity, keeps
+steps of length 1 and is found to have no minimiser. Large models go through SciPy's Newton-CG with the same checks.
+
+The constants of a problem that the bounds of section 3 ask for, each with the rows it took to find.
 
     L     smoothness of every mini-batch loss L_i(·, ξ), not of L_i alone
     μ     convexity of every L_i
@@ -16,14 +22,166 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from scipy.linalg import cho_solve
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from fedtempo.arguments import a_problem
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.problems.problem import Problem
-from fedtempo.schemes import whole
-from fedtempo.theory.losses import ClientLosses, Curvature, client_losses
-from fedtempo.theory.optima import Optima, optima
+from fedtempo.schemes.named import whole
+from fedtempo.simulation.arguments import a_problem
+from fedtempo.theory.losses import ClientLosses, Curvature, QuadraticLosses, client_losses
+
+GRADIENT_TOLERANCE = 1e-9
+"""‖Σ w_i ∇L_i‖ at a minimiser, as a share of Σ w_i ‖∇L_i‖ at the start (or of 1 where that is small)."""
+_STEP_TOLERANCE = 1e-5
+_MAX_STEPS = 100
+_PATIENCE = 5
+DENSE = 1500
+"""Up to how many parameters a Hessian is built."""
+
+
+@dataclass(frozen=True)
+class Optima:
+    """Minimisers of several weighted sums of the clients' losses."""
+
+    points: Floats
+    """[sums, dimension]"""
+    values: Floats
+    """[sums]"""
+    gradient_norms: Floats
+    """[sums] what is left of the gradient."""
+    passes: int
+    """Passes over the rows of the clients with a weight, summed over the sums."""
+
+
+def optimum(problem: Problem, weights: Floats | None = None) -> Floats:
+    """The minimiser of Σ w_i L_i, with p_i for w_i unless given, as a flat vector."""
+    losses = client_losses(a_problem(problem))
+    w = problem.importance.values if weights is None else np.asarray(weights, dtype=np.float64)
+    return np.asarray(optima(losses, w[None, :]).points[0])
+
+
+def optima(losses: ClientLosses, weightings: Floats) -> Optima:
+    """The minimisers for weightings [sums, clients], none of which may be zero everywhere."""
+    table = np.asarray(weightings, dtype=np.float64)
+    if table.ndim != 2 or table.shape[1] != losses.num_clients:
+        raise InputError(f"weights: shape {table.shape}; give rows of {losses.num_clients} weights, one per client")
+    if not (np.isfinite(table).all() and (table >= 0).all() and (table.sum(axis=1) > 0).all()):
+        raise InputError("weights: a sum of losses has a minimiser only with weights of at least zero, not all zero")
+    if isinstance(losses, QuadraticLosses):
+        curve = table @ losses.curvatures
+        points = table @ (losses.curvatures * losses.centers) / curve
+        passes = len(table)
+    else:
+        solved: list[tuple[Floats, int]] = []
+        # Matrices are small: threads gain little on an idle machine, and wait for each other on a busy one.
+        with threadpool_limits(1, user_api="blas"):
+            for w in table:
+                solved.append(_minimise(losses, w, solved[0][0] if solved else losses.start()))
+        points = np.array([point for point, _ in solved])
+        passes = sum(cost for _, cost in solved)
+    values = (table * losses.losses(points)).sum(axis=1)
+    left = np.linalg.norm((table[:, :, None] * losses.gradients(points)).sum(axis=1), axis=1)
+    return Optima(points, values, left, passes)
+
+
+def _minimise(losses: ClientLosses, weights: Floats, start: Floats) -> tuple[Floats, int]:
+    """A minimiser of Σ w_i L_i, and passes over the rows."""
+    scale = weights / weights.sum()  # the minimiser does not depend on the size of the weights; tolerances would
+    point = start
+    own = np.linalg.norm(losses.gradients(losses.start()), axis=1)
+    tolerance = GRADIENT_TOLERANCE * min(1.0, max(float(scale @ own), 1e-6))
+    value, gradient = _value(losses, scale, point)
+    passes, still_moving = 2, 0
+    for _ in range(_MAX_STEPS):
+        step, cost = _newton_step(losses, scale, point, gradient)
+        passes += cost
+        small = float(np.linalg.norm(step)) <= _STEP_TOLERANCE * (1.0 + float(np.linalg.norm(point)))
+        if float(np.linalg.norm(gradient)) <= tolerance:
+            if small:
+                return point, passes
+            still_moving += 1
+            if still_moving > _PATIENCE:
+                break
+        length, slope = 1.0, float(gradient @ step)
+        while True:
+            there = point + length * step
+            found, after = _value(losses, scale, there)
+            passes += 1
+            # Close to the minimum values agree to the last digit, and the gradient decides.
+            flat = abs(found - value) <= 1e-14 * max(1.0, abs(value))
+            better = flat and float(np.linalg.norm(after)) <= float(np.linalg.norm(gradient))
+            if found <= value + 1e-4 * length * slope or better or length < 1e-10:
+                break
+            length /= 2
+        if length < 1e-10 and float(np.linalg.norm(gradient)) <= 1e3 * tolerance and small:
+            return point, passes
+        point, value, gradient = there, found, after
+    clients = np.flatnonzero(weights > 0)
+    who = f"client {clients[0]}" if len(clients) == 1 else f"{len(clients)} clients"
+    raise InputError(
+        f"optimum: the loss of {who} has no minimiser that could be reached: after {passes} passes the model has norm "
+        f"{np.linalg.norm(point):.3g} and still moves (separable rows do this to a logistic loss); "
+        "add a penalty, as l2=0.001"
+    )
+
+
+def _value(losses: ClientLosses, weights: Floats, point: Floats) -> tuple[float, Floats]:
+    from fedtempo.theory.losses_generic import GenericLosses
+
+    if isinstance(losses, GenericLosses):
+        return losses.weighted(point, weights)
+    return float(weights @ losses.losses(point)), np.asarray(weights @ losses.gradients(point))
+
+
+def _newton_step(losses: ClientLosses, weights: Floats, point: Floats, gradient: Floats) -> tuple[Floats, int]:
+    """−H⁻¹g, without the directions that have no curvature; a loss that curves downwards is refused."""
+    if losses.dimension > DENSE:
+        return _conjugate(losses, weights, point, gradient)
+    hessian = losses.hessian(point, weights)
+    try:
+        lower = np.linalg.cholesky(hessian)
+        if lower.diagonal().min() > 1e-6 * lower.diagonal().max():
+            return -cho_solve((lower, True), gradient), 1
+    except np.linalg.LinAlgError:
+        pass  # not positive definite: flat in some directions, or not convex
+    curves, axes = np.linalg.eigh(hessian)
+    top = max(float(np.abs(curves).max()), 1e-30)
+    if curves[0] < -1e-7 * top - 1e-13:
+        raise InputError(
+            f"optimum: the loss is not convex: its curvature is {curves[0]:.3g} in one direction (at most {top:.3g}); "
+            "bounds and optima need a convex loss, such as logistic regression or least squares"
+        )
+    along = axes.T @ gradient
+    keep = curves > 1e-13 * top
+    return -axes[:, keep] @ (along[keep] / curves[keep]), 1
+
+
+def _conjugate(losses: ClientLosses, weights: Floats, point: Floats, gradient: Floats) -> tuple[Floats, int]:
+    """−H⁻¹g by conjugate gradients on Hessian-vector products."""
+    from scipy.sparse.linalg import LinearOperator, cg
+
+    from fedtempo.theory.losses_generic import GenericLosses
+
+    generic = losses if isinstance(losses, GenericLosses) else GenericLosses(losses.problem)
+    used = 0
+
+    def product(vector: Floats) -> Floats:
+        nonlocal used
+        used += 1
+        image = generic.product(point, weights, np.asarray(vector).ravel())
+        if float(vector.ravel() @ image) < -1e-9 * float(vector.ravel() @ vector.ravel()):
+            raise InputError(
+                "optimum: the loss is not convex: a direction of negative curvature was met; "
+                "bounds and optima need a convex loss, such as logistic regression or least squares"
+            )
+        return image
+
+    size = len(point)
+    hessian = LinearOperator((size, size), matvec=product, dtype=np.float64)
+    step, _ = cg(hessian, -gradient, rtol=min(0.1, float(np.linalg.norm(gradient)) ** 0.5), maxiter=20 * size)
+    return np.asarray(step), used
 
 
 @dataclass(frozen=True)

@@ -23,17 +23,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedtempo.clock.cycle import observe
+from fedtempo.clock.importance import Importance
 from fedtempo.clock.rules import FixedInterval, MultinomialSample, UniformSample, WaitForAll, WaitForNext, WaitForSome
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
-from fedtempo.importance import Importance
-from fedtempo.participation import LongRun, fine_ticks
-from fedtempo.schemes import Scheme, without_parts
-from fedtempo.theory.always import check_always_there
-from fedtempo.theory.linear import Schedule, carried, product_of, schedule
-from fedtempo.weighting import WeightRule, Weights, weight_rule, weights_of
+from fedtempo.schemes.named import Scheme, without_parts
+from fedtempo.theory.recursion import Schedule, carried, product_of, schedule
+from fedtempo.theory.rounds import check_always_there
+from fedtempo.weighting.long_run import LongRun, fine_ticks
+from fedtempo.weighting.weights import WeightRule, Weights, weight_rule, weights_of
 
 MAX_CYCLE = 20_000
 """Longest cycle whose product is formed; a longer one is followed for a while instead."""

@@ -22,8 +22,7 @@ from fedtempo.clock.times import Floats, Ints
 from fedtempo.errors import InputError
 from fedtempo.theory.data_types import DataTypes, TypeWeights
 from fedtempo.theory.expected import Expected
-from fedtempo.theory.optima import optima
-from fedtempo.theory.problem_constants import Constants
+from fedtempo.theory.problem_constants import Constants, optima
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from fedtempo.clock.rules import (
 )
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import FixedTimes, Floats
-from fedtempo.participation import LongRun, fine_ticks
 from fedtempo.theory import covariance as co
-from fedtempo.theory.kinds import applied_weights, check_size, table_of
-from fedtempo.weighting import WeightRule, Weights
-from fedtempo.windows import closed_window, window
+from fedtempo.theory.rounds import applied_weights, check_size, table_of
+from fedtempo.weighting.long_run import LongRun, fine_ticks
+from fedtempo.weighting.weights import WeightRule, Weights
+from fedtempo.weighting.windows import closed_window, window
 
 MAX_ROUNDS = 100_000
 """How many rounds stand for the stationary law where there is no closed form and no cycle of at most so many."""

@@ -1,4 +1,10 @@
-"""Theorems 1, 2 and 3 with every constant written out, as printed and as they hold (section 3, appendices A and B).
+"""η_l, K, B and η_g as single numbers: what the theory needs to know of the local work and of the server.
+
+Corollary 2: which W = O(N^a), τ = O(N^b) and η_l ∝ N^−c let the bound of Theorem 3 go to 0, and how fast.
+
+terms:  1/(η_l N) = N^(c−1)    η_l = N^−c    η_l² τ² = N^(2(b−c))    η_l W = N^(a−c)    fall if max(a, b) < c < 1
+
+Theorems 1, 2 and 3 with every constant written out, as printed and as they hold (section 3, appendices A and B).
 
 Theorem 1, with η̃ = η_g η_l, e = η̃ + 16ρLη̃²K²τ², D = 6η_l²(K−1)²L² and Z̄ its left-hand side:
 
@@ -41,9 +47,90 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedtempo.clock.times import Floats
+from fedtempo.errors import InputError
+from fedtempo.simulation.arguments import local_rule, real
 from fedtempo.theory.ceiling import Setting
 from fedtempo.theory.round_residuals import Residuals
-from fedtempo.theory.steps import Steps
+from fedtempo.training.solvers import LocalRule, LocalSGD
+
+
+@dataclass(frozen=True)
+class Steps:
+    """K plain SGD steps of one rate, and a server step."""
+
+    local_lr: float
+    local_steps: int
+    batch_size: int | None
+    server_lr: float
+    clip: float | None = None
+
+    @property
+    def effective_lr(self) -> float:
+        """η̃ = η_g η_l."""
+        return self.server_lr * self.local_lr
+
+    @classmethod
+    def of(cls, local: LocalRule, server_lr: float = 1.0) -> Steps:
+        """From local work; the theory covers plain SGD with fresh rows in every step, one value of each number."""
+        rule = local_rule(local)
+        if not isinstance(rule, LocalSGD):
+            raise InputError(f"local: the bounds cover SGD, not {rule!r}; give ft.LocalSGD(steps=5, lr=0.1)")
+        if rule.options:
+            raise InputError(f"local: the bounds cover SGD without {', '.join(rule.options)}; leave it out")
+        chosen = {}
+        for axis in rule.axes:
+            if len(axis.values) != 1:
+                raise InputError(f"{axis.name}: {list(axis.values)}; a bound is for one value, give one at a time")
+            chosen[axis.name] = axis.values[0]
+        batch = chosen["batch_size"]
+        if rule.draw != "uniform" and batch is not None:
+            raise InputError(
+                f"draw: {rule.draw!r} makes a step's rows depend on the steps before, so that its gradient is biased "
+                "(Assumption 3); use draw='uniform'"
+            )
+        clip = chosen.get("clip")
+        return cls(
+            local_lr=float(chosen["local_lr"] or 0.0),
+            local_steps=int(chosen["local_steps"] or 1),
+            batch_size=None if batch is None else int(batch),
+            server_lr=real("server_lr", server_lr),
+            clip=None if clip is None else float(clip),
+        )
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Whether Corollary 2's conditions hold, and those that do not."""
+
+    failed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return not self.failed
+
+
+def converges(a: float, b: float, c: float) -> Convergence:
+    """Corollary 2: with W = O(N^a), τ = O(N^b), η_l ∝ N^−c the bound goes to 0 if max(a, b) < c < 1 (and so c > 0)."""
+    conditions = {
+        "a < c: the window's term η_l W must vanish": a < c,
+        "b < c: the delay's term η_l τ must vanish": b < c,
+        "c < 1: the initial term 1/(η_l N) must vanish": c < 1,
+        "c > 0: the learning rate must fall": c > 0,
+    }
+    return Convergence(tuple(name for name, holds in conditions.items() if not holds))
+
+
+def slowest_exponent(a: float, b: float, c: float) -> float:
+    """The largest power of N among 1/(η_l N), η_l, η_l² τ² and η_l W: the bound falls as N to this power."""
+    return max(c - 1.0, -c, 2.0 * (b - c), a - c)
+
+
+def best_exponent(a: float, b: float) -> float:
+    """The c that makes Theorem 3's bound fall fastest: c = max((1+a)/2, (1+2b)/3, 1/2), and the bound as N^(c−1)."""
+    if a < 0 or b < 0 or max(a, b) >= 1:
+        raise InputError(
+            f"a = {a}, b = {b}: Corollary 2 needs exponents of at least 0 and below 1 (W = o(N), τ = o(N))"
+        )
+    return max((1.0 + a) / 2.0, (1.0 + 2.0 * b) / 3.0)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtempo.clock.config import Setting
 from fedtempo.clock.events import Action, Close, Event, View
 from fedtempo.clock.rules.sampled import SampledClients, sampled_chunks
-from fedtempo.clock.setting import Setting
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.waiting import State, WaitingRule
 from fedtempo.errors import InputError

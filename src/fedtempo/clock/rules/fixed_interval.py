@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from fedtempo.clock.config import Setting
 from fedtempo.clock.events import Action, Close, Deadline, Event, Tick, View
 from fedtempo.clock.rules.free_running import free_running
-from fedtempo.clock.setting import Setting
 from fedtempo.clock.ticks import positive
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.waiting import State, WaitingRule, resend

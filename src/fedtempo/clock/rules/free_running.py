@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedtempo.clock.setting import Setting, chunk_updates
+from fedtempo.clock.config import Setting, chunk_updates
 from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.timeline import I32, I64, Timeline
 from fedtempo.clock.times import FixedTimes

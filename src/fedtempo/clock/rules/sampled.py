@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from fedtempo.clock.config import Setting, add_up, chunk_updates
 from fedtempo.clock.events import Action, Close, Event, Send, View
-from fedtempo.clock.setting import Setting, add_up, chunk_updates
 from fedtempo.clock.streams import Key, stream_key, uniforms
 from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.timeline import I64, Timeline, by_client

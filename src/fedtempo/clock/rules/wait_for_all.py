@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedtempo.clock.config import Setting, add_up, chunk_updates
 from fedtempo.clock.events import Action, Close, Event, View
-from fedtempo.clock.setting import Setting, add_up, chunk_updates
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.waiting import State, WaitingRule, resend
 from fedtempo.errors import InputError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fedtempo.clock.config import Setting
 from fedtempo.clock.events import Action, Arrived, Close, Event, View
 from fedtempo.clock.rules.free_running import free_running
-from fedtempo.clock.setting import Setting
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.waiting import State, WaitingRule, resend
 

@@ -12,12 +12,12 @@ from itertools import islice
 
 import numpy as np
 
-from fedtempo.clock.carrier import Durations
+from fedtempo.clock.config import Setting, chunk_updates
 from fedtempo.clock.events import Action, Close, Event, View
-from fedtempo.clock.setting import Setting, chunk_updates
 from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.timeline import I64, Timeline, by_client
 from fedtempo.clock.times import FixedTimes
+from fedtempo.clock.transport import Durations
 from fedtempo.clock.waiting import State, WaitingRule, resend
 from fedtempo.errors import InputError
 

@@ -1,0 +1,113 @@
+"""A recorded run on a terminal: reality beside simulation and plan, then client by client, then what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+
+from fedtempo.flower.comparison import Comparison, RunNumbers
+from fedtempo.flower.result import in_bytes
+from fedtempo.report.tables import NONE, console, counted, short, titled_table
+
+_ROWS: dict[str, Callable[[RunNumbers], float | None]] = {
+    "rounds": lambda run: run.rounds,
+    "rounds without updates": lambda run: run.empty_rounds,
+    "updates": lambda run: run.updates,
+    "updates a round": lambda run: run.updates_per_round,
+    "staleness, mean": lambda run: run.mean_staleness,
+    "staleness, largest": lambda run: run.max_staleness,
+}
+
+
+def show_run(run: Comparison) -> None:
+    """The run, its clients, its faults, and how to read the columns."""
+    out = console()
+    out.print(
+        f"[bold]{run.record.scheme.label} on Flower[/bold]: {counted(len(run.active), 'client')} took part, "
+        f"{float(run.length):.1f} s of training"
+    )
+    _show_totals(out, run)
+    _show_clients(out, run)
+    if run.record.faults:
+        _show_faults(out, run)
+    out.print()
+    for sentence in _reading(run):
+        out.print(sentence, soft_wrap=not out.is_terminal)
+
+
+def order_of(names: Sequence[str]) -> list[int]:
+    """Clients by name, by number where all names are whole numbers."""
+    whole = all(name.isdecimal() for name in names)
+    return sorted(range(len(names)), key=lambda i: (int(names[i]) if whole else 0, names[i]))
+
+
+def _show_totals(out: Console, run: Comparison) -> None:
+    table = titled_table(out, "The run")
+    table.add_column("", no_wrap=True)
+    for name in ("reality", "simulation", "plan"):
+        table.add_column(name, justify="right")
+    for name, number in _ROWS.items():
+        table.add_row(name, *(_number(number(column)) for column in (run.reality, run.simulation, run.plan)))
+    received = int(run.record.bytes_up.sum())
+    if received:  # older records do not tell
+        table.add_row("received", in_bytes(received), NONE, NONE)
+    out.print(table)
+
+
+def _show_clients(out: Console, run: Comparison) -> None:
+    table = titled_table(out, "Clients: share of rounds in reality, simulation and plan; weights and what they came to")
+    table.add_column("client", no_wrap=True)
+    names = ("s a job", "jobs", "reality", "simulation", "plan", "weight used", "planned d", "counted for", "p")
+    for name in names:
+        table.add_column(name, justify="right")
+    for i in order_of(run.record.names):
+        client = run.clients[i]
+        table.add_row(
+            client.name,
+            _number(client.seconds),
+            str(client.jobs),
+            *(_share(share) for share in client.share),
+            _number(client.weight),
+            _number(client.planned_weight),
+            _share(client.counted),
+            _share(client.importance),
+        )
+    out.print(table)
+
+
+def _show_faults(out: Console, run: Comparison) -> None:
+    table = titled_table(out, "What went wrong, and how often")
+    rows = [(run.clients[i].name, run.clients[i].faults) for i in order_of(run.record.names)]
+    rows = [(name, faults) for name, faults in [*rows, ("nobody's", run.server_faults)] if faults]
+    kinds = list(dict.fromkeys(fault.kind for fault in run.record.faults))
+    table.add_column("client", no_wrap=True)
+    for kind in kinds:
+        table.add_column(kind, justify="right")
+    for name, faults in rows:
+        table.add_row(name, *(str(faults.get(kind) or NONE) for kind in kinds))
+    out.print(table)
+
+
+def _reading(run: Comparison) -> list[str]:
+    differs = run.first_difference
+    said = [
+        "Reality and simulation are the same, round by round."
+        if differs is None
+        else f"Reality and simulation differ from round {differs} on: in the simulation every client is there all the "
+        "time and nothing is lost.",
+        "simulation: the same scheme with the recorded durations replayed. plan: its long run with their means, and "
+        "time-based weights. p: importance among the clients that took part.",
+    ]
+    if run.scheme != run.record.scheme:
+        few = counted(len(run.active), "client")
+        said.append(f"Simulation and plan are FedAvg's: {few} took part, fewer than {run.record.scheme.label} takes.")
+    return said
+
+
+def _number(value: float | None) -> str:
+    return NONE if value is None else short(value)
+
+
+def _share(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1%}"

@@ -1,0 +1,201 @@
+"""What a figure's studies leave: one small NetCDF file a part, `FIGURE-PART.nc`, and one for its first stage.
+
+A file has the measures of every run and no models, in 32 bits; its attribute `reproduction` says what was run.
+
+Which learning rate a comparison is made at (section 5.1).
+
+    shared    tuned on identical weights, and used for every weight rule: the paper's way, an advantage to identical
+    own       each scheme and weight rule at its own best rate
+
+Tuned means the lowest final federated loss: mean over seeds of the mean over the last tenth of the time grid.
+
+Running a part of a figure: in one stage, or in two where a long run for every learning rate would take too long.
+
+    first stage     all learning rates, a short horizon
+    second stage    for each scheme the `keep` best of them, the long horizon
+
+Where identical weights are among the weight rules, the rates are ranked by them, as the paper tunes; the best rate of
+every other rule goes on too. Each study has a folder of its own: what was stopped goes on, and what is done is not run
+again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from fedtempo.errors import InputError, ResultsConflict
+from fedtempo.grid import RATE
+from fedtempo.paper.figure_file import Part, Table, replaced
+from fedtempo.problems.data import DATASETS
+from fedtempo.simulation.history.history import PARAMETER, History
+from fedtempo.simulation.study_file import arguments_of, merged
+from fedtempo.simulation.unit_runner import Progress
+
+if TYPE_CHECKING:
+    from fedtempo.problems.problem import Problem
+
+KEY = "reproduction"
+
+
+def path_of(folder: Path, part: Part, *, scout: bool = False) -> Path:
+    """Where a part's results are."""
+    return folder / f"{part.figure}-{part.name}{'.scout' if scout else ''}.nc"
+
+
+def drawn_path(folder: Path, part: Part) -> Path:
+    """Where the results are that its figure draws: of the first stage if that alone is wanted and there was one."""
+    first = path_of(folder, part, scout=True)
+    return first if part.only_scout and (part.scout is not None or first.is_file()) else path_of(folder, part)
+
+
+def compact(history: History) -> xr.Dataset:
+    """The measures alone, in 32 bits."""
+    dataset = history.dataset.drop_vars([n for n in history.dataset if str(n).startswith(PARAMETER)])
+    dataset = dataset.drop_vars([n for n in ("client_loss",) if n in dataset])
+    short = [n for n, v in dataset.items() if v.dtype == np.float64 and "time" in v.dims]
+    return dataset.assign({n: dataset[n].astype(np.float32) for n in short})
+
+
+def save(history: History, path: Path, about: dict[str, Any]) -> History:
+    """Write a part's results, and give them as they are on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    History(compact(history).assign_attrs({KEY: json.dumps(about)})).save(path)
+    return History.load(path)
+
+
+def load(path: Path) -> History | None:
+    """What `save` wrote; None where there is nothing."""
+    if not path.is_file():
+        return None
+    history = History.load(path)
+    if not {"study", "paper"} <= told(history).keys():
+        raise InputError(f"{path}: a history, but not of a figure's part; give a folder that fedtempo reproduce wrote")
+    return history
+
+
+def told(history: History) -> dict[str, Any]:
+    """What was run."""
+    found: dict[str, Any] = json.loads(history.attrs.get(KEY, "{}"))
+    return found
+
+
+def at_shared_rate(history: History, *, tuned_on: str = "identical") -> History:
+    """The runs of a history of one scheme at the rate that is best for the weight rule `tuned_on`."""
+    rate = shared_rate(history, tuned_on=tuned_on)
+    return history if rate is None else history.select(**{RATE: rate})
+
+
+def shared_rate(history: History, *, tuned_on: str = "identical") -> float | None:
+    """That rate; None if there is only one."""
+    if RATE not in history.hyper:
+        return None
+    best = history.only().select(weights=tuned_on).best()
+    return float(best.dataset[RATE].values.item())
+
+
+def at_own_rates(history: History) -> History:
+    """Every scheme and weight rule at its best rate."""
+    return history.best()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where results go, and where data come from."""
+
+    folder: Path
+    data_dir: Path | None = None
+    overwrite: bool = False
+    tell: Callable[[str], Callable[[Progress], None] | None] = lambda label: None
+    """Given what is being run: whom to tell the progress."""
+
+
+def run_part(part: Part, place: Place) -> History:
+    """A part's results, from what is there and what is left to run; of its first stage where that alone is wanted."""
+    if part.scout is None:
+        return _stage(part, place, part.study)
+    first = _stage(part, place, part.scout, scout=True)
+    return first if part.only_scout else _stage(part, place, second_stage(part, first), after=first)
+
+
+def second_stage(part: Part, scout: History) -> Table:
+    """The study with each scheme at the rates that go on."""
+    rates = kept_rates(scout, part.keep)
+    every = sorted({rate for kept in rates.values() for rate in kept})
+    return replaced(part.study, {"local": {"lr": every}, "rates": rates})
+
+
+def kept_rates(scout: History, keep: int) -> dict[str, list[float]]:
+    """By scheme, the rates that go on, ascending; a rate of which a seed diverged is ranked last."""
+    scores = scout.final().where(~scout.diverged).mean("seed", skipna=False)
+    if RATE not in scores.dims:
+        rate = float(scout.dataset[RATE])
+        return {str(s): [rate] for s in scout.dataset["scheme"].values}
+    rates = scout.dataset[RATE].values
+    rules = scout.dataset["weights"].values.tolist()
+    first = "identical" if "identical" in rules else rules[0]
+    kept: dict[str, list[float]] = {}
+    for scheme in scout.dataset["scheme"].values.tolist():
+        at = {r: scores.sel(scheme=scheme, weights=r).fillna(np.inf).values for r in rules}
+        chosen = set(np.argsort(at[first], kind="stable")[:keep].tolist())
+        chosen |= {int(np.argmin(at[r])) for r in rules}
+        kept[scheme] = sorted(float(rates[k]) for k in chosen)
+    return kept
+
+
+def _stage(part: Part, place: Place, study: Table, *, scout: bool = False, after: History | None = None) -> History:
+    """One stage of a part, the second `after` the results of the first."""
+    path = path_of(place.folder, part, scout=scout)
+    there = load(path)
+    if there is not None and there.finished:
+        if told(there)["study"] == study:
+            return there
+        if not place.overwrite:
+            raise ResultsConflict(f"{path} holds results of another setting; choose another --out, or add --overwrite")
+        path.unlink()
+    about: Table = {"figure": part.figure, "part": part.name, "study": study, "paper": part.full}
+    if after is not None:
+        then = told(after)["study"]
+        about["first_stage"] = {"until": then["until"], "seeds": after.dataset.sizes["seed"]}
+    return save(_run(study, place, path, after), path, about)
+
+
+def _run(table: Table, place: Place, path: Path, after: History | None = None) -> History:
+    from fedtempo.simulation.study import simulate
+
+    description: dict[str, Any] = merged(table)
+    if place.data_dir is not None and description["problem"]["name"] in DATASETS:
+        description = replaced(description, {"problem": {"data_dir": str(place.data_dir)}})
+    problem = _problem(json.dumps(description["problem"]))
+    if after is not None and json.loads(after.attrs["configuration"])["fingerprint"] != problem.fingerprint():
+        raise ResultsConflict(f"{path}: its first stage was run on other data; choose another --out, or the same data")
+    folder = place.folder / "studies" / path.stem
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    run = partial(
+        simulate,
+        **arguments_of(description, problem),
+        checkpoint=folder,
+        description=description,
+        on_progress=place.tell(path.stem),
+    )
+    try:
+        return run()
+    except ResultsConflict:
+        if not place.overwrite:
+            raise
+    return run(overwrite=True)
+
+
+@lru_cache(maxsize=1)
+def _problem(spec: str) -> Problem:
+    """The stages of a part, and parts with other clocks, share their problem."""
+    from fedtempo.problems import named
+
+    return named(json.loads(spec))

@@ -1,0 +1,385 @@
+"""What it costs that clients come, go and fail: a scheme's pace beside that of the same clients always there.
+
+Schemes side by side for given client times, without a model: `compare`.
+
+For each scheme its pace, staleness, windows and weights, and what identical weights would cost:
+
+    bias = max_i |q̃_i/p_i − 1|,    χ² = Σ (p_i − q̃_i)²/q̃_i (Theorem 3),    q̃_i the participation share
+    idle = 1 − mean_i τ_i × contributions_i per time,    mean delay = M / (updates a round) − 1
+
+The last holds whatever the times: between two contributions of a client lie exactly (delay + 1) rounds. Of clients that
+come and go, idle and delay are measured along a run of the clock, and beside them are those of clients always there.
+
+What deserves a word in a plan, in plain words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from fedtempo.clock.importance import Importance
+from fedtempo.clock.rules import FixedInterval, IntervalStages, WaitForNext, WaitForSome
+from fedtempo.clock.ticks import Exact, text
+from fedtempo.clock.time_use import Work, work_of
+from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
+from fedtempo.errors import InputError
+from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
+from fedtempo.weighting.long_run import LongRun
+from fedtempo.weighting.weights import WeightRule, Weights, expected_of, weight_rule, weights_of
+from fedtempo.weighting.windows import practical_window, window
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What clients do with their time, and what they would do if they were always there and no job failed."""
+
+    work: Work
+    rounds_per_time: float
+    """If they were always there; so are the next ones."""
+    updates_per_time: float
+    idle_share: float
+    mean_delay: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        always = {name: value for name, value in asdict(self).items() if name != "work"}
+        return {**asdict(self.work), "always_there": always}
+
+
+def costs_of(run: LongRun) -> Costs | None:
+    """None if the clients are always there."""
+    if run.times.availability is None:
+        return None
+    plain = LongRun(run.rule, run.times.always, run.importance, run.seed)
+    costs = Costs(
+        work_of(run.lasting.record.setting),
+        plain.rounds_per_time,
+        plain.rounds_per_time * plain.participation.updates_per_round,
+        idle_share(plain),
+        plain.mean_delay,
+    )
+    plain.record.forget()
+    return costs
+
+
+def idle_share(run: LongRun) -> float:
+    """Share of their time in which clients that are always there have nothing to do."""
+    part = run.participation
+    taking = part.share if part.taking_part is None else part.taking_part
+    busy = float((run.times.clock_mean_time * taking).mean()) * run.rounds_per_time
+    return max(0.0, 1.0 - busy)
+
+
+FORMAT = 1
+_EXACT_LISTS = 100
+"""Up to how many clients a plan's document lists rationals."""
+
+
+@dataclass(frozen=True)
+class SchemePlan:
+    """What one scheme does with these clients."""
+
+    scheme: Scheme
+    run: LongRun
+    weights: Weights | None
+    """None if no weights can do what was asked."""
+    expected_weights: Floats | None
+    window: int | None
+    practical_window: int | None
+    max_delay: int
+    max_delay_exact: bool
+    max_delay_bound: int | None
+    remarks: tuple[str, ...]
+    costs: Costs | None = None
+    """What it costs that clients come, go and fail; None if they are always there."""
+
+    @property
+    def rounds_per_time(self) -> float:
+        """Rounds in a unit of time."""
+        return self.run.rounds_per_time
+
+    @property
+    def updates_per_time(self) -> float:
+        """Client updates in a unit of time."""
+        return self.run.rounds_per_time * self.run.participation.updates_per_round
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the time that the clients are there in which they have nothing to do."""
+        return self.costs.work.idle if self.costs is not None else idle_share(self.run)
+
+    @property
+    def mean_delay(self) -> float:
+        """Mean of n − ρ_i(n) over updates."""
+        return self.run.mean_delay
+
+    @property
+    def identical_share(self) -> Floats:
+        """q̃_i under identical weights; where clients come or go for good, of those who stay."""
+        share = self.run.lasting.participation.share
+        return np.asarray(share / share.sum())
+
+    @property
+    def identical_bias(self) -> float:
+        """Max |q̃_i/p_i − 1| under identical weights."""
+        return float(np.abs(self.identical_share / self.run.lasting.importance.values - 1.0).max())
+
+    @property
+    def identical_chi2(self) -> float | None:
+        """χ² of Theorem 3 under identical weights; None (infinite) if a client never takes part."""
+        share = self.identical_share
+        if float(share.min()) <= 0:
+            return None
+        return float(((self.run.lasting.importance.values - share) ** 2 / share).sum())
+
+    @property
+    def server_step_per_time(self) -> float | None:
+        """Σ q_i × rounds in a unit of time: how far the server moves."""
+        return None if self.expected_weights is None else float(self.expected_weights.sum()) * self.run.rounds_per_time
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scheme's part of a plan's JSON document."""
+        part = self.run.participation
+        few = self.run.times.num_clients <= _EXACT_LISTS
+        values = None if self.weights is None else self.weights.values[-1]
+        precise = None if self.weights is None or not few else self.weights.exact[-1]
+        expected = self.expected_weights
+        cycle = self.run.observation.cycle if part.source == "cycle" else None
+        document: dict[str, Any] = {
+            "scheme": self.scheme.spec(),
+            "label": self.scheme.label,
+            "weights": None if values is None else values.tolist(),
+            "weights_exact": None if precise is None else [text(w) for w in precise],
+            "participation": part.share.tolist(),
+            "participation_exact": None if part.exact is None or not few else [text(s) for s in part.exact],
+            "participation_source": part.source,
+            "participation_error": None if part.error is None else part.error.tolist(),
+            "expected_weights": None if expected is None else expected.tolist(),
+            "expected_over_importance": (
+                None if expected is None else (expected / self.run.importance.values).tolist()
+            ),
+            "window": self.window,
+            "practical_window": self.practical_window,
+            "cycle": None if cycle is None else {"start": cycle.start, "length": cycle.length},
+            "max_delay": self.max_delay,
+            "max_delay_exact": self.max_delay_exact,
+            "max_delay_bound": self.max_delay_bound,
+            "mean_delay": self.mean_delay,
+            "rounds_per_time": self.rounds_per_time,
+            "rounds_per_time_source": self.run.rounds_per_time_source,
+            "updates_per_time": self.updates_per_time,
+            "idle_share": self.idle_share,
+            "min_weight": None if values is None else float(values.min()),
+            "max_weight": None if values is None else float(values.max()),
+            "identical_bias": self.identical_bias,
+            "identical_chi2": self.identical_chi2,
+            "server_step_per_time": self.server_step_per_time,
+            "remarks": list(self.remarks),
+        }
+        if self.weights is not None and self.weights.num_stages > 1:
+            document["stages"] = [
+                {**begin, "weights": row.tolist()}
+                for begin, row in zip(_begins(self.weights), self.weights.values, strict=True)
+            ]
+        if self.costs is not None:
+            document["availability"] = self.costs.to_dict()
+        return document
+
+
+def _begins(weights: Weights) -> list[dict[str, Any]]:
+    """When each set of weights begins to hold: with a round, or at a time."""
+    if weights.first_times is not None:
+        return [{"first_time": text(begin)} for begin in weights.first_times]
+    return [{"first_round": first} for first in weights.first_rounds]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Schemes side by side."""
+
+    times: ClientTimes
+    importance: Importance
+    weight_rule: WeightRule
+    seed: int
+    schemes: tuple[SchemePlan, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as a JSON document."""
+        return {
+            "format": FORMAT,
+            "clients": self.times.num_clients,
+            "law": self.times.always.law,
+            "times": self.times.describe(),
+            **({} if self.times.availability is None else {"availability": self.times.availability.to_dict()}),
+            "names": None if self.times.names is None else list(self.times.names),
+            "importance": self.importance.values.tolist(),
+            "weight_rule": self.weight_rule.label,
+            "seed": self.seed,
+            "schemes": [scheme.to_dict() for scheme in self.schemes],
+        }
+
+
+def compare(
+    times: ClientTimes,
+    schemes: Scheme | Sequence[Scheme] | None = None,
+    *,
+    importance: Iterable[Exact] | None = None,
+    weights: str | WeightRule = "time-based",
+    seed: int = 0,
+) -> Plan:
+    """A plan: each scheme's pace, staleness, windows and weights for these clients."""
+    known = Importance(importance, times.num_clients)
+    rule = weight_rule(weights)
+    if isinstance(schemes, Scheme):
+        schemes = [schemes]
+    chosen = tuple(schemes) if schemes is not None else default_schemes(times)
+    return Plan(times, known, rule, seed, tuple(_plan(scheme, times, known, rule, seed) for scheme in chosen))
+
+
+def default_schemes(times: ClientTimes) -> tuple[Scheme, ...]:
+    """FedAvg, asynchronous, FedFix at a few waits and FedBuff at two sizes."""
+    fixes = [FedFix(wait) for wait in sensible_waits(times)]
+    return (FedAvg(), AsyncFedAvg(), *fixes, *(FedBuff(size) for size in sensible_sizes(times)))
+
+
+def sensible_sizes(times: ClientTimes) -> list[int]:
+    """A quarter and a half of the clients, or what fits between asynchronous FedAvg (1) and FedAvg (all)."""
+    small = max(2, times.num_clients // 4)
+    return [size for size in (small, max(small + 1, times.num_clients // 2)) if size < times.num_clients]
+
+
+def sensible_waits(times: ClientTimes) -> list[Fraction]:
+    """The fastest client's time, half and three quarters of the slowest's; to two digits where times are random."""
+    times = times.always
+    if isinstance(times, FixedTimes):
+        fastest, slowest = int(times.ticks.min()) * times.unit, int(times.ticks.max()) * times.unit
+    else:
+        fastest, slowest = Fraction(float(times.mean_time.min())), Fraction(float(times.mean_time.max()))
+    waits = {fastest, slowest / 2, slowest * 3 / 4}
+    if isinstance(times, FixedTimes):
+        return sorted(waits)
+    return sorted({Fraction(f"{float(wait):.1e}") for wait in waits})
+
+
+def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: WeightRule, seed: int) -> SchemePlan:
+    run = LongRun(scheme.waiting, times, importance, seed)
+    remarks = []
+    weights = expected = None
+    try:
+        weights = weights_of(scheme, run, scheme.parts.own_weights or rule)
+        expected = expected_of(run, weights)
+    except InputError as error:
+        remarks.append(str(error))
+    delay, sure, bound = _max_delay(run)
+    plan = SchemePlan(
+        scheme=scheme,
+        run=run,
+        weights=weights,
+        expected_weights=expected,
+        window=window(run),
+        practical_window=practical_window(run),
+        max_delay=delay,
+        max_delay_exact=sure,
+        max_delay_bound=bound,
+        remarks=(),
+    )
+    plan = replace(plan, remarks=(*remarks, *remarks_on(plan)))
+    plan = replace(plan, costs=costs_of(run))
+    run.record.forget()
+    return plan
+
+
+def _max_delay(run: LongRun) -> tuple[int, bool, int | None]:
+    """The largest delay that is known, whether it is the largest there is, and a bound on that."""
+    run = run.lasting
+    rule, times = run.rule, run.times
+    if rule.barrier:
+        return 0, True, 0
+    bound = None
+    if times.availability is not None:  # a job may begin inside a round, when one fails or a client joins
+        if isinstance(rule, FixedInterval) and (longest := times.longest()) is not None:
+            bound = int(-(-max(longest) // rule.wait))
+        return run.observation.max_delay, run.observation.max_delay == bound, bound
+    if isinstance(rule, FixedInterval):
+        if isinstance(times, FixedTimes):
+            bound = int(times.rounds_needed(rule.wait).max()) - 1
+        elif (longest := times.longest()) is not None:
+            bound = int(-(-max(longest) // rule.wait)) - 1
+        if bound is not None:
+            return bound, True, bound
+    if isinstance(rule, WaitForNext) and isinstance(times, FixedTimes):
+        slowest = int(times.ticks.max())
+        bound = int((-(-slowest // times.ticks)).sum()) - 1  # without the slowest client's own term, which is 1
+    return run.observation.max_delay, run.observation.cycle is not None or run.observation.max_delay == bound, bound
+
+
+def remarks_on(plan: SchemePlan) -> list[str]:
+    """What deserves a word."""
+    run, clients = plan.run.lasting, plan.run.times.num_clients
+    waiting = plan.scheme.waiting
+    part = run.participation
+    out = _stretches(plan.run)
+    if isinstance(waiting, WaitForSome) and waiting.size == clients:
+        out.append("the buffer holds every client: the same rounds as FedAvg")
+    elif isinstance(waiting, WaitForSome) and waiting.size == 1:
+        out.append("a buffer of one: the same rounds as asynchronous FedAvg")
+    if isinstance(waiting, IntervalStages):
+        stages = ", then ".join(f"{w} for {n} rounds" if n is not None else str(w) for w, n in waiting.stages)
+        out.append(f"waits {stages}; the numbers are those of the last stage")
+    if isinstance(run.rule, FixedInterval) and isinstance(run.times, FixedTimes):
+        out += _interval_remarks(run.rule.wait, run.times)
+    if part.source == "cycle" and run.observation.cycle is not None:
+        by_speed = (1.0 / run.times.mean_time) / (1.0 / run.times.mean_time).sum()
+        off = float(np.abs(plan.identical_share / by_speed - 1.0).max())
+        cycle = run.observation.cycle
+        out.append(
+            f"clients lock into a cycle of {cycle.length} rounds after {cycle.start}; "
+            f"their participation is off 1/time by up to {off:.0%}"
+        )
+    if part.source == "estimate" and part.error is not None:
+        seen = part.share > 0
+        error = float((part.error[seen] / part.share[seen]).max(initial=0.0))
+        out.append(
+            f"no closed form and no cycle found: participation is estimated from {run.observation.rounds} rounds, "
+            f"to about {max(error, 0.001):.1%}"
+        )
+    if plan.window is not None and plan.practical_window is not None and plan.window > 10**6 > plan.practical_window:
+        out.append(
+            f"the exact window is out of reach; {plan.practical_window} rounds give each client its share to 1 %"
+        )
+    return out
+
+
+def _stretches(run: LongRun) -> list[str]:
+    """Of clients that come or go for good."""
+    availability = run.times.availability
+    if availability is None or not availability.changes:
+        return []
+    stretches = availability.stretches
+    begin, clients = stretches[-1]
+    return [
+        f"clients join or leave for good {len(stretches) - 1} times; the numbers are those from {text(begin)} on, when "
+        f"{len(clients)} of {run.times.num_clients} are there, and weights change with each stretch"
+    ]
+
+
+def _interval_remarks(wait: Fraction, times: FixedTimes) -> list[str]:
+    needed = times.rounds_needed(wait)
+    low, high = int(needed.min()), int(needed.max())
+    if low == high and low > 1:
+        return [
+            f"every client contributes to the same one round in {low}, the others are empty: "
+            f"it acts as FedAvg with server rate {low}"
+        ]
+    if high == 1:
+        slowest = int(times.ticks.max()) * times.unit
+        idle = "" if wait == slowest else f", {text(wait - slowest)} longer than needed"
+        return [f"every client is back in every round: the same rounds as FedAvg{idle}"]
+    if low > 1:
+        return ["the wait is shorter than the fastest client's time, so some rounds are empty"]
+    return []

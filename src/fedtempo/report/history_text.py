@@ -1,0 +1,335 @@
+"""A history in a line, and in the few lines that Python shows of it.
+
+What happened in a study, in sentences: who reached the target first, what identical weights cost, what diverged.
+
+Two values differ when their distance is more than the root of the sum of their squared deviations over seeds.
+
+A history as a table, for terminals and notebooks.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from fedtempo.report.history_summary import FAIR, REFERENCE, Row, Summary, summarise
+from fedtempo.report.tables import (
+    NONE,
+    both,
+    cell,
+    console,
+    counted,
+    differing,
+    plain,
+    short,
+    signed,
+    some,
+    titled_table,
+    verb_for,
+)
+from fedtempo.simulation.history.selection import listed
+
+if TYPE_CHECKING:
+    from fedtempo.simulation.history.history import History
+
+
+def headline(history: History) -> str:
+    """The study in a line: its problem, its size, how it was computed."""
+    attrs, dataset = history.attrs, history.dataset
+    try:
+        told = json.loads(attrs.get("problem", "{}"))
+    except ValueError:
+        told = {"name": attrs["problem"]}
+    told = told if isinstance(told, dict) else {"name": str(told)}
+    clients = told.get("clients", told.get("num_clients"))
+    clients = dataset.sizes.get("client") if not isinstance(clients, int) else clients
+    what = [str(told["name"])] if told.get("name") else []
+    what += [counted(clients, "client")] if clients else []
+    size = [counted(dataset.sizes["scheme"], "scheme"), counted(dataset.sizes["weights"], "weight rule")]
+    size += [f"{dataset.sizes[name]} {name}" for name in history.hyper]
+    size += [counted(dataset.sizes["seed"], "seed")]
+    span = f"virtual time 0 to {short(dataset['time'].values[-1])}"
+    how = [f"{attrs['engine']} engine" if attrs.get("engine") else "", str(attrs.get("dtype", ""))]
+    about = ", ".join(filter(None, [span, *how]))
+    return f"{', '.join(what)}{': ' * bool(what)}{' × '.join(size)}, {about}"
+
+
+def described(history: History) -> str:
+    """The dimensions, the measures, and how far the runs have come."""
+    dataset = history.dataset
+    times = dataset["time"].values
+    lines = [f"<fedtempo.History: {headline(history)}>"]
+    lines += [f"  {name:<12} {listed(dataset[name])}" for name in ("scheme", "weights", *history.hyper, "seed")]
+    lines.append(f"  {'time':<12} {len(times)} points from {times[0]:g} to {times[-1]:g}")
+    lines.append(f"  {'measures':<12} {', '.join(history.measures)}")
+    runs, gone, left = history.diverged.size, int(history.diverged.sum()), int(history.unfinished.sum())
+    state = "finished" if history.finished and not left else f"not finished ({left} without a final value)"
+    lines.append(f"  {'runs':<12} {runs}, {gone} diverged, {state}")
+    return "\n".join(lines)
+
+
+def sentences(history: History, summary: Summary) -> list[str]:
+    """What happened, in plain words; nothing that the numbers do not show."""
+    told = [_who_was_first(history, summary), *_what_bias_cost(summary), _what_they_minimise(history, summary)]
+    told += [_what_diverged(history), _what_is_missing(history, summary), _edge_of_rates(history, summary)]
+    if history.dataset.sizes["seed"] == 1:
+        told.append("There is one seed, so small differences may be chance.")
+    return [sentence for sentence in told if sentence]
+
+
+def _who_was_first(history: History, summary: Summary) -> str:
+    if math.isnan(summary.target):
+        return "No scheme's federated loss fell, so there is no target to reach."
+    rule = FAIR if any(r.weights == FAIR for r in summary.rows) else summary.rows[0].weights
+    rows = [r for r in summary.rows if r.weights == rule]
+    there = sorted((r for r in rows if not math.isnan(r.time_to_target)), key=lambda r: r.time_to_target)
+    goal = f"a federated loss of {short(summary.target)}"
+    end = short(history.dataset["time"].values[-1])
+    if not there:
+        return f"With {rule} weights no scheme reaches {goal} by time {end}."
+    if len(rows) == 1:
+        return f"{rows[0].scheme} reaches {goal} at time {short(there[0].time_to_target)}."
+    if there[-1].time_to_target == 0.0:
+        return f"Every scheme is at or below {goal} from the start: choose a lower target."
+    fastest = there[0]
+    first = [r for r in there if _equal_times(fastest, r)]
+    names = both([r.scheme for r in first])
+    times = both([short(t) for t in dict.fromkeys(r.time_to_target for r in first)])
+    if len(first) == len(rows):
+        return f"With {rule} weights all schemes reach {goal} at about the same time ({times})."
+    together = ", equal within the deviation over seeds," if len({r.time_to_target for r in first}) > 1 else ""
+    said = f"With {rule} weights {names} {verb_for(first, 'reach')} {goal} first, at time {times}{together}".rstrip(",")
+    fedavg = next((r for r in rows if r.scheme == REFERENCE), None)
+    if fedavg in first or fedavg is None:
+        said += "; no scheme is sooner than FedAvg" if fedavg else ""
+    elif math.isnan(fedavg.time_to_target):
+        said += f"; FedAvg does not by time {short(fedavg.reached) if fedavg.reached == fedavg.reached else end}"
+    elif fastest.time_to_target > 0:
+        ratio = fedavg.time_to_target / fastest.time_to_target
+        said += f": {ratio:.2g} times sooner than FedAvg, at {short(fedavg.time_to_target)}"
+    last = float(history.dataset["time"][-1])
+    never = [r.scheme for r in rows if math.isnan(r.time_to_target) and r is not fedavg]
+    never = [s for s in never if any(r.scheme == s and (r.diverged or r.reached == last) for r in rows)]
+    return said + (f". Not reached by {both(never)}." if never else ".")
+
+
+def _what_bias_cost(summary: Summary) -> list[str]:
+    """One sentence for those that end higher, one for those that do not."""
+    higher: list[tuple[float, str]] = []
+    lower: list[tuple[float, str]] = []
+    same: list[str] = []
+    for row in summary.rows:
+        fair = summary.row(row.scheme)
+        if (
+            row.weights != "identical"
+            or fair is None
+            or math.isnan(row.loss + fair.loss)
+            or row.reached != fair.reached
+        ):
+            continue
+        if abs(row.loss - fair.loss) <= _noise(row.loss_over_seeds, fair.loss_over_seeds, row.loss):
+            same.append(row.scheme)
+        else:
+            by = f"{row.scheme} ends at {differing(row.loss, fair.loss)}"
+            by += "" if math.isnan(row.bias_cost) else f" ({signed(row.bias_cost)})"
+            (higher if row.loss > fair.loss else lower).append((row.bias_cost, by))
+    told = []
+    if higher:
+        listed = some([by for _, by in sorted(higher, reverse=True)])
+        told.append(f"The bias of identical weights costs federated loss, against time-based ones: {listed}.")
+    if lower:
+        listed = some([by for _, by in sorted(lower)])
+        told.append(f"With identical weights the federated loss ends lower here than with time-based ones: {listed}.")
+    if same:
+        told.append(f"For {both(same)} identical weights end no differently, within the deviation over seeds.")
+    return told
+
+
+def _what_they_minimise(history: History, summary: Summary) -> str:
+    """The surrogate under both weight rules, for the scheme whose shares it has, or the most biased."""
+    rows = [r for r in summary.rows if r.weights == "identical" and r.bias_cost > 0 and not math.isnan(r.surrogate)]
+    pairs = [(r, fair) for r in rows if (fair := summary.row(r.scheme)) is not None and _differs(r, fair)]
+    if not pairs:
+        return ""
+    whose = str(history.attrs.get("surrogate", ""))
+    row, fair = min(pairs, key=lambda pair: (pair[0].scheme not in whose, -pair[0].bias_cost))
+    gap = fair.surrogate - row.surrogate
+    if not gap > _noise(row.surrogate_over_seeds, fair.surrogate_over_seeds, row.surrogate):
+        return ""
+    shares = f" ({whose})" if whose else ""
+    return (
+        f"What identical weights minimise instead is the surrogate loss, in which clients count as often as they come"
+        f"{shares}: there {row.scheme} ends at {differing(row.surrogate, fair.surrogate)} with time-based ones."
+    )
+
+
+def _what_diverged(history: History) -> str:
+    gone = history.diverged
+    if not bool(gone.any()):
+        return ""
+    total = int(gone.sum())
+    said = f"{total} of {counted(gone.size, 'run')} diverged"
+    kept = (
+        gone.stack(combination=history.hyper, create_index=False) if history.hyper else gone.expand_dims("combination")
+    )
+    parts = []
+    for k in range(kept.sizes["combination"]):
+        one = kept.isel(combination=k)
+        if not bool(one.any()):
+            continue
+        named = one.any(["weights", "seed"])
+        who = [str(s) for s in named["scheme"].values[named.values]]
+        at = " ".join(f"{name} {plain(one[name].item())}" for name in history.hyper)
+        parts.append((int(one.sum()), f"at {at} ({', '.join(who)})" if at else f"({', '.join(who)})"))
+    if len(parts) == 1:
+        return f"{said} {parts[0][1]}."
+    more = f", and more at {len(parts) - 4} other combinations" if len(parts) > 4 else ""
+    return f"{said}: {', '.join(f'{count} {where}' for count, where in parts[:4])}{more}."
+
+
+def _what_is_missing(history: History, summary: Summary) -> str:
+    said = []
+    nothing = [f"{r.scheme} ({r.weights})" for r in summary.rows if math.isnan(r.loss) and r.diverged]
+    if nothing and summary.hyper:
+        said.append(f"At every rate a seed diverged: {both(nothing)}.")
+    missing = int(history.unfinished.sum())
+    if missing or not history.finished:
+        ends = sorted((r.reached, r.scheme) for r in summary.rows if not math.isnan(r.reached))
+        far = [
+            f"{short(end)} for {both(list(dict.fromkeys(name for _, name in group)))}"
+            for end, group in groupby(ends, lambda pair: pair[0])
+        ]
+        upto = f"time {short(ends[0][0])}" if len(far) == 1 else "; ".join(far)
+        shown = f"the table speaks of what there is up to {upto}" if far else "there is no value yet"
+        said.append(
+            f"The study is not finished: {missing} of {counted(history.diverged.size, 'run')} are open, and {shown}."
+        )
+    return " ".join(said)
+
+
+def _edge_of_rates(history: History, summary: Summary) -> str:
+    """A best rate that is the last one tried may not be the best there is."""
+    if "local_lr" not in history.hyper or history.dataset.sizes["local_lr"] < 2:
+        return ""
+    tried = history.dataset["local_lr"].values
+    rows = [r for r in summary.rows if r.weights == FAIR and not math.isnan(r.loss)]
+    parts = []
+    for edge, end in ((tried.max(), "largest"), (tried.min(), "smallest")):
+        at = [r.scheme for r in rows if r.chosen["local_lr"] == edge]
+        if at:
+            parts.append(f"the {end} local_lr tried ({plain(edge)}) is the best for {both(at)}")
+    told = "; ".join(parts)
+    return f"{told[0].upper()}{told[1:]}: rates beyond may do better still." if told else ""
+
+
+def _differs(row: Row, fair: Row) -> bool:
+    return abs(row.loss - fair.loss) > _noise(row.loss_over_seeds, fair.loss_over_seeds, row.loss)
+
+
+def _equal_times(a: Row, b: Row) -> bool:
+    return abs(a.time_to_target - b.time_to_target) <= _noise(a.time_over_seeds, b.time_over_seeds, 0.0)
+
+
+def _noise(a: float, b: float, size: float) -> float:
+    """What two values may differ by without a difference: their deviations, and the last digits of a float."""
+    return max(math.hypot(*(0.0 if math.isnan(x) else x for x in (a, b))), 1e-6 * abs(size))
+
+
+_SPARE = ("rounds", "spread", "updates")  # what a narrow terminal is not shown, in this order
+
+
+def show_history(history: History, *, target: float | None = None) -> None:
+    """The table of a study, and what it says in a few sentences."""
+    out = console()
+    summary = summarise(history, target=target)
+    out.print(headline(history), markup=False, soft_wrap=not out.is_terminal)
+    table = titled_table(out, "Every scheme at its best rates" if summary.hyper else "Every scheme")
+    names, cells = grid(summary)
+    left_out = []
+    if out.is_terminal and _width(names, cells) + len(names) + 1 > out.width:
+        table.padding, table.show_edge = (0, 0), False
+        while _width(names, cells) > out.width and (spare := [n for n in _SPARE if n in names]):
+            left_out.append(spare[0])
+            k = names.index(spare[0])
+            names, cells = names[:k] + names[k + 1 :], [line[:k] + line[k + 1 :] for line in cells]
+    for k, name in enumerate(names):
+        table.add_column(name, justify="left" if k < 2 else "right")
+    for line in cells:
+        table.add_row(*map(escape, line))
+    out.print(table)
+    out.print()
+    narrow = f"A wider terminal also shows: {', '.join(left_out)}." if left_out else ""
+    for sentence in filter(None, (legend(history, summary), narrow, *sentences(history, summary))):
+        out.print(sentence, markup=False, soft_wrap=not out.is_terminal)
+
+
+def _width(names: Sequence[str], cells: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 1 for column in zip(names, *cells, strict=True)) - 1
+
+
+def grid(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """The table's heads and cells; columns in which nothing is known are left out."""
+    level = NONE if math.isnan(summary.target) else short(summary.target)
+    columns = {
+        "loss": ["diverged" if math.isnan(r.loss) and r.diverged else _pm(r) for r in summary.rows],
+        "spread": [cell(r.loss_over_clients, ".3g") for r in summary.rows],
+        "test": [cell(r.accuracy, ".1%") for r in summary.rows],
+        f"to {level}": [cell(r.time_to_target, ".4g") for r in summary.rows],
+        "rounds": [cell(r.rounds, ".0f") for r in summary.rows],
+        "updates": [cell(r.updates, ".0f") for r in summary.rows],
+    }
+    told = {name: cells for name, cells in columns.items() if name == "loss" or set(cells) != {NONE}}
+    names = ["scheme", "weights", *summary.hyper, *told]
+    rows = [
+        [
+            r.scheme,
+            r.weights,
+            *(plain(r.chosen[name]) for name in summary.hyper),
+            *(cells[k] for cells in told.values()),
+        ]
+        for k, r in enumerate(summary.rows)
+    ]
+    return names, rows
+
+
+def html_table(summary: Summary) -> str:
+    """The same table for a notebook."""
+    names, rows = grid(summary)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def legend(history: History, summary: Summary) -> str:
+    """What the columns mean."""
+    seeds = history.dataset.sizes["seed"]
+    parts = [
+        "loss: the federated loss, averaged over the last tenth of the time"
+        + (f", ± its deviation over {seeds} seeds" if seeds > 1 else "")
+    ]
+    if any(not math.isnan(r.loss_over_clients) for r in summary.rows):
+        parts.append("spread: its deviation over clients")
+    if any(not math.isnan(r.accuracy) for r in summary.rows):
+        parts.append("test: accuracy on test data")
+    if any(not math.isnan(r.time_to_target) for r in summary.rows):
+        parts.append(f"to {short(summary.target)}: time to that loss, the target ({summary.target_rule})")
+    return f"{'; '.join(parts)}."
+
+
+def _pm(row: Row) -> str:
+    """The final loss to the first digit of its deviation over seeds, and at most four."""
+    value, deviation = row.loss, row.loss_over_seeds
+    if math.isnan(value):
+        return NONE
+    if math.isnan(deviation) or deviation <= 1e-4 * abs(value):
+        return short(value)
+    if not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.3g}±{deviation:.1g}"
+    places = max(-math.floor(math.log10(deviation)), 2 - math.floor(math.log10(abs(value))), 0)
+    return f"{value:.{places}f}±{deviation:.{places}f}"

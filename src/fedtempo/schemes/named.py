@@ -1,0 +1,259 @@
+"""The schemes by their names in the literature: each is a waiting rule under a name.
+
+FedAvg, AsyncFedAvg, FedFix(Δt), FedBuff(m), client sampling, centralized learning, and FedFix in stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import fields, replace
+from fractions import Fraction
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Self
+
+from fedtempo.clock.rules import (
+    CuredSample,
+    FastestClients,
+    FixedInterval,
+    HighestLoss,
+    IntervalStages,
+    MultinomialSample,
+    SampledClients,
+    UniformSample,
+    WaitForAll,
+    WaitForNext,
+    WaitForSome,
+)
+from fedtempo.clock.ticks import Exact, positive, text
+from fedtempo.clock.times import ClientTimes, FixedTimes
+from fedtempo.clock.waiting import WaitingRule
+from fedtempo.errors import InputError
+from fedtempo.schemes.options import Parts
+from fedtempo.schemes.window_cure import WindowCure
+
+if TYPE_CHECKING:
+    from fedtempo.weighting.weights import WeightRule
+
+
+class Scheme:
+    """A waiting rule under a name. A rule of one's own: ``Scheme(MyRule(), name="mine")``."""
+
+    own_weights: WeightRule | None = None
+    """What takes the place of time-based weights, where those of a client follow from its choice of clients."""
+
+    def __init__(self, waiting: WaitingRule, *, name: str, label: str | None = None) -> None:
+        self.waiting = waiting
+        self.name = name
+        self.label = label if label is not None else name
+        self.parts = Parts()
+        self._named = self.label, self.parts
+        """What it is called, and the parts that the name stands for."""
+
+    def using(self, *, label: str | None = None, **parts: Any) -> Self:
+        """The same scheme with other parts (parts.py): correction, server, compression, weights, compensate and more.
+
+        ``ft.FedFix("1/2").using(correction=ft.FedProx(0.1))``; what it had stays unless it is named.
+        """
+        known = [field.name for field in fields(Parts)]
+        for name in parts:
+            if name not in known:
+                raise InputError(f"using: there is no part {name!r}; the parts are {', '.join(known)}")
+        if label is not None and not str(label).strip():
+            raise InputError(f"label: {label!r} does not do; give a few words")
+        made = copy(self)
+        made.parts = replace(self.parts, **parts)
+        if label is not None:
+            made.label = str(label)
+            made._named = made.label, made.parts
+        else:
+            name, stands_for = self._named
+            made.label = " + ".join([name, *made.parts.words(stands_for)])
+        return made
+
+    def spec(self) -> dict[str, object]:
+        """The scheme as a JSON object."""
+        return {"name": self.name, **self.parts.spec()}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scheme) and (self.name, self.waiting, self.parts) == (
+            other.name,
+            other.waiting,
+            other.parts,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.waiting, self.parts))
+
+    def __str__(self) -> str:
+        return self.label
+
+    def __repr__(self) -> str:
+        return self.label if self.label.endswith(")") else f"{self.label}()"
+
+
+class FedAvg(Scheme):
+    """Synchronous: every round waits for all."""
+
+    def __init__(self) -> None:
+        super().__init__(WaitForAll(), name="fedavg", label="FedAvg")
+
+
+class AsyncFedAvg(Scheme):
+    """Asynchronous: every update makes a new model."""
+
+    def __init__(self) -> None:
+        super().__init__(WaitForNext(), name="async", label="AsyncFedAvg")
+
+
+class FedFix(Scheme):
+    """A new model every `wait`, from what has arrived by then."""
+
+    def __init__(self, wait: Exact) -> None:
+        self.wait: Fraction = positive(wait, "wait")
+        super().__init__(FixedInterval(self.wait), name="fedfix", label=f"FedFix({text(self.wait)})")
+
+    def spec(self) -> dict[str, object]:
+        return {**super().spec(), "wait": text(self.wait)}
+
+
+class _Sized(Scheme):
+    """A scheme that is its rule and a number of clients."""
+
+    def __init__(self, waiting: Callable[[int], WaitingRule], size: int, *, name: str, what: str) -> None:
+        self.size = whole(size, what)
+        super().__init__(waiting(self.size), name=name, label=f"{type(self).__name__}({size})")
+
+    def spec(self) -> dict[str, object]:
+        return {**super().spec(), "size": self.size}
+
+
+class FedBuff(_Sized):
+    """A new model from every `size` updates."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(WaitForSome, size, name="fedbuff", what="buffer")
+
+
+class UniformSampling(_Sized):
+    """FedAvg with `size` clients a round, drawn without replacement."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(UniformSample, size, name="uniform", what="sample")
+
+
+class MultinomialSampling(_Sized):
+    """FedAvg with `size` draws a round, client i with probability p_i, with replacement."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(MultinomialSample, size, name="multinomial", what="sample")
+
+
+class FastestSampling(_Sized):
+    """FedAvg with the `size` fastest clients: biased, since the others never take part."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(FastestClients, size, name="fastest", what="sample")
+
+
+class HighestLossSampling(Scheme):
+    """FedAvg with the `size` clients of highest loss among `candidates` drawn by importance: biased.
+
+    It is Power-of-Choice (Cho, Wang, Joshi, 2020); candidates None: all clients. Its rounds follow from training.
+    """
+
+    def __init__(self, size: int, *, candidates: int | None = None) -> None:
+        self.size = whole(size, "sample")
+        self.candidates = None if candidates is None else whole(candidates, "candidates")
+        among = "" if candidates is None else f", candidates={candidates}"
+        super().__init__(
+            HighestLoss(self.size, self.candidates), name="highest-loss", label=f"HighestLossSampling({size}{among})"
+        )
+
+    def spec(self) -> dict[str, object]:
+        return {**super().spec(), "size": self.size, "candidates": self.candidates}
+
+
+class CuredSampling(Scheme):
+    """Biased sampling in the first `biased` of every `window` rounds, and all clients in the others (appendix C.3).
+
+    It brings weights of its own, by which every client has its importance over each window.
+    """
+
+    def __init__(self, criterion: Scheme, *, window: int, biased: int) -> None:
+        waiting = getattr(criterion, "waiting", None)
+        if not isinstance(waiting, SampledClients) or not criterion.parts.plain:
+            raise InputError(
+                f"criterion: {criterion!r} is no sampling of clients without other parts; give one, as "
+                "CuredSampling(FastestSampling(5), window=8, biased=2), and parts to what that makes"
+            )
+        rule = CuredSample(waiting, whole(window, "window"), whole(biased, "biased"))
+        label = f"CuredSampling({criterion.label}, window={window}, biased={biased})"
+        super().__init__(rule, name="cured", label=label)
+        self.criterion, self.window, self.biased = criterion, rule.window, rule.biased
+        self.own_weights = WindowCure(rule)
+
+    def spec(self) -> dict[str, object]:
+        return {**super().spec(), "criterion": self.criterion.spec(), "window": self.window, "biased": self.biased}
+
+
+class Centralized(Scheme):
+    """One client that owns all data."""
+
+    def __init__(self) -> None:
+        super().__init__(WaitForAll(alone=True), name="centralized", label="Centralized")
+
+
+class StagedFedFix(Scheme):
+    """FedFix whose wait changes: (wait, rounds) of each stage, the last with rounds None.
+
+    `over_windows` keeps each wait for whole windows, as section 4.4 asks, so that weights stay unbiased.
+    """
+
+    def __init__(self, stages: Sequence[tuple[Exact, int | None]]) -> None:
+        rule = IntervalStages(
+            tuple((positive(wait, "wait"), None if n is None else whole(n, "rounds")) for wait, n in stages)
+        )
+        super().__init__(rule, name="fedfix-stages", label=f"FedFix({'→'.join(text(wait) for wait in rule.waits)})")
+        self.stages = rule.stages
+
+    @classmethod
+    def over_windows(cls, times: ClientTimes, stages: Sequence[tuple[Exact, int | None]]) -> StagedFedFix:
+        """Each wait for a number of windows W = lcm(⌈τ_i/Δt⌉) of these clients; the last with None."""
+        from fedtempo.weighting.windows import closed_window
+
+        rounds: list[tuple[Exact, int | None]] = []
+        for wait, windows in stages:
+            if windows is None:
+                rounds.append((wait, None))
+                continue
+            rule = FixedInterval(positive(wait, "wait"))
+            length = closed_window(rule, times) if isinstance(times, FixedTimes) else None
+            if length is None:
+                raise InputError(
+                    f"stages: the window at wait {wait} is not known for {times!r}; "
+                    "give numbers of rounds instead: StagedFedFix([(wait, rounds), …])"
+                )
+            rounds.append((wait, whole(windows, "windows") * length))
+        return cls(rounds)
+
+    def spec(self) -> dict[str, object]:
+        return {**super().spec(), "stages": [{"wait": text(wait), "rounds": n} for wait, n in self.stages]}
+
+
+def without_parts(scheme: Scheme) -> Scheme:
+    """The scheme, where what is asked of it holds for plain local SGD and the weighted sum alone."""
+    if not scheme.parts.plain:
+        raise InputError(
+            f"{scheme.label}: the theory here is that of plain local SGD and of the weighted sum of contributions; "
+            "leave out the scheme's parts, or simulate it"
+        )
+    return scheme
+
+
+def whole(value: object, what: str) -> int:
+    """A whole number of at least 1."""
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if number is None or number < 1:
+        raise InputError(f"{what}: {value!r} is not a whole number of at least 1")
+    return number

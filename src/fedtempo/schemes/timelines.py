@@ -1,0 +1,69 @@
+"""Running the clock for a scheme: `timeline`, `timeline_chunks`, `limit_cycle`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fedtempo.clock.config import Setting
+from fedtempo.clock.cycle import MAX_ROUNDS, Cycle, observe
+from fedtempo.clock.generate import Recording, stream, whole
+from fedtempo.clock.importance import Importance
+from fedtempo.clock.ticks import Exact
+from fedtempo.clock.timeline import Timeline
+from fedtempo.clock.times import ClientTimes
+from fedtempo.errors import InputError
+from fedtempo.schemes.named import Scheme
+
+
+def _setting(scheme: object, times: object, importance: Iterable[Exact] | None, seed: int) -> Setting:
+    if not isinstance(scheme, Scheme) or not isinstance(times, ClientTimes):
+        raise InputError(
+            f"a timeline needs a scheme and client times, as ft.FedFix('1/2') and ft.FixedTimes([1, 2]); "
+            f"got {scheme!r} and {times!r}"
+        )
+    return Setting.of(scheme.waiting, times, Importance(importance, times.num_clients).values, seed)
+
+
+def timeline(
+    scheme: Scheme,
+    times: ClientTimes,
+    *,
+    until: Exact | None = None,
+    rounds: int | None = None,
+    importance: Iterable[Exact] | None = None,
+    seed: int = 0,
+) -> Timeline:
+    """The rounds that end at or before `until`, or the first `rounds`, or what comes first of both; in memory.
+
+    `importance` matters to multinomial sampling only, `seed` to random times and sampling.
+    """
+    return whole(_setting(scheme, times, importance, seed), until=until, max_rounds=rounds)
+
+
+def timeline_chunks(
+    scheme: Scheme,
+    times: ClientTimes,
+    *,
+    until: Exact | None = None,
+    rounds: int | None = None,
+    importance: Iterable[Exact] | None = None,
+    seed: int = 0,
+) -> Iterator[Timeline]:
+    """As `timeline`, in consecutive pieces: memory stays flat however long the run; without an end it goes on and on.
+
+    Where no round ends by `until` there are no pieces.
+    """
+    if rounds is not None and rounds < 1:
+        raise InputError(f"rounds: {rounds} is below 1; give the number of rounds")
+    return stream(_setting(scheme, times, importance, seed), until=until, max_rounds=rounds)
+
+
+def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROUNDS) -> Cycle | None:
+    """The rounds that repeat for ever, exactly; None if there are none within `max_rounds`, or times are random.
+
+    None also of clients that come and go, even if they do so by the clock.
+
+    A rule of one's own that keeps a state has a cycle only if its `phase` says what of the state matters.
+    """
+    setting = _setting(scheme, times, None, 0)
+    return None if setting.availability is not None else observe(Recording(setting), max_rounds=max_rounds).cycle

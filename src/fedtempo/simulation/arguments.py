@@ -1,0 +1,201 @@
+"""What `simulate` is given, checked: each function gives back what it was given, or says what to give instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from math import isnan
+from numbers import Integral, Real
+from typing import Any, Literal, TypeVar
+
+import jax
+
+from fedtempo.clock.ticks import Exact, exact
+from fedtempo.clock.times import ClientTimes
+from fedtempo.errors import InputError
+from fedtempo.grid import RATE
+from fedtempo.problems.problem import Problem
+from fedtempo.schemes.named import AsyncFedAvg, Scheme
+from fedtempo.training.solvers import LocalOptax, LocalRule, LocalSGD
+from fedtempo.weighting.other_rules import Normalised
+from fedtempo.weighting.weights import WeightRule, weight_rule
+
+EngineName = Literal["auto", "events", "waves", "oracle"]
+ENGINES: tuple[EngineName, ...] = ("auto", "events", "waves", "oracle")
+Choice = TypeVar("Choice", bound=str)
+
+
+def a_problem(given: object) -> Problem:
+    """A problem."""
+    if not isinstance(given, Problem):
+        raise InputError(f"problem: {given!r} is not one; use ft.problems.digits() or ft.Problem(init, loss, data)")
+    return given
+
+
+def client_times(given: object, num_clients: int) -> ClientTimes:
+    """One time, or law of times, for each client of the problem."""
+    if not isinstance(given, ClientTimes):
+        raise InputError(f"times: {given!r} are no client times; give ft.FixedTimes([1, 2, 3]), or random ones")
+    if given.num_clients != num_clients:
+        raise InputError(
+            f"times: {given.num_clients} clients, but the problem has {num_clients}; give one time per client"
+        )
+    return given
+
+
+def some_schemes(given: object, num_clients: int) -> tuple[Scheme, ...]:
+    """One scheme, or several that differ."""
+    schemes = tuple(_listed(given))
+    if not schemes:
+        raise InputError("schemes: none given; give at least one, as ft.FedAvg()")
+    for scheme in schemes:
+        if not isinstance(scheme, Scheme):
+            raise InputError(f"schemes: {scheme!r} is not a scheme; give ft.FedAvg(), ft.FedFix('1/2'), or several")
+        scheme.waiting.check(num_clients)
+    labels = [scheme.label for scheme in schemes]
+    if len(set(labels)) < len(labels):
+        raise InputError(f"schemes: {', '.join(labels)} names one twice; give each once, or labels that differ")
+    return schemes
+
+
+def fitting_parts(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: int) -> tuple[Scheme, ...]:
+    """Schemes whose parts fit the local work and the clients."""
+    from fedtempo.training.server_rules import server_rule
+
+    for scheme in schemes:
+        parts = scheme.parts
+        server_rule(parts)
+        if parts.correction is not None:
+            parts.correction.check(local)
+        for name in ("client_steps", "client_rates"):
+            if (given := getattr(parts, name)) is not None and len(given) != num_clients:
+                raise InputError(
+                    f"{scheme.label}: {name} has {len(given)} values for {num_clients} clients; give one each"
+                )
+        varied = parts.client_steps is not None or parts.compensate == "work"
+        if varied and not (isinstance(local, LocalOptax) and local.draw == "uniform"):
+            raise InputError(
+                f"{scheme.label}: clients that differ in their steps need LocalSGD or LocalOptax with draw='uniform'"
+            )
+        if (parts.compensate == "work" or isinstance(parts.weights, Normalised)) and not local.plain:
+            raise InputError(
+                f"{scheme.label}: a contribution grows in proportion to its steps with plain SGD alone; use LocalSGD "
+                "without momentum, clip and options, or compensate by weights or rate"
+            )
+        _fitting_rates(scheme, local)
+    return schemes
+
+
+def _fitting_rates(scheme: Scheme, local: LocalRule) -> None:
+    """Refuse what a scheme's own rates and steps leave without a meaning."""
+    parts, axes = scheme.parts, {axis.name: axis for axis in local.axes}
+    if (parts.compensate == "rate" or parts.client_rates is not None) and RATE not in axes:
+        raise InputError(f"{scheme.label}: clients differ in their rate, which {local!r} does not have")
+    if parts.client_steps is None:
+        return
+    if len(axes["local_steps"].values) > 1:
+        raise InputError(f"{scheme.label}: its clients have their own numbers of steps; give one number as steps")
+    if isinstance(local, LocalOptax) and local.schedule != "constant":
+        raise InputError(f"{scheme.label}: the schedule 1/√(KN) needs one K for all clients; use a constant rate")
+
+
+def surrogate_scheme(given: object, num_clients: int) -> Scheme:
+    """The scheme whose shares of rounds weight the surrogate loss."""
+    scheme = AsyncFedAvg() if given is None else given
+    if not isinstance(scheme, Scheme):
+        raise InputError(f"surrogate: {scheme!r} is not a scheme; give ft.AsyncFedAvg(), or leave it out")
+    scheme.waiting.check(num_clients)
+    return scheme
+
+
+def local_rule(given: object) -> LocalRule:
+    """The clients' work."""
+    rule = LocalSGD() if given is None else given
+    if not isinstance(rule, LocalRule):
+        raise InputError(f"local: {rule!r} is no local work; give ft.LocalSGD(steps=5, lr=0.1), or leave it out")
+    return rule
+
+
+def weight_rules(given: object) -> tuple[WeightRule, ...]:
+    """One weight rule, or several that differ."""
+    rules = tuple(weight_rule(one) for one in _listed(given))
+    if len({rule.label for rule in rules}) < max(1, len(rules)):
+        raise InputError(f"weights: {given!r}; give at least one rule, and each once")
+    return rules
+
+
+def rates_by_scheme(given: object, schemes: object, local: LocalRule) -> dict[str, tuple[float, ...]]:
+    """By the label of a scheme, some of the local learning rates; nothing for schemes that are run at all."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InputError(f"rates: {given!r} is not a table; give {{'FedAvg': [0.1, 0.2]}}")
+    labels = [scheme.label for scheme in _listed(schemes)]
+    known = [value for axis in local.axes if axis.name == RATE for value in axis.values]
+    found: dict[str, tuple[float, ...]] = {}
+    for label, rates in given.items():
+        chosen = tuple(_listed(rates))
+        if label not in labels:
+            raise InputError(f"rates: there is no scheme {label!r}; the schemes are {', '.join(labels)}")
+        if not chosen or not all(rate in known for rate in chosen):
+            raise InputError(f"rates: {label} has {list(chosen)}; give some of the local learning rates {known}")
+        found[str(label)] = tuple(float(rate) for rate in chosen)
+    return found
+
+
+def some_seeds(given: object) -> tuple[int, ...]:
+    """One whole number, or several that differ."""
+    seeds = _listed(given)
+    for seed in seeds:
+        if not _whole(seed) or abs(int(seed)) >= 2**63:
+            raise InputError(f"seeds: {seed!r} is not a whole number of 64 bits; give 0, or range(5)")
+    if len(set(seeds)) < max(1, len(seeds)):
+        raise InputError(f"seeds: {seeds}; give at least one, and each once")
+    return tuple(int(seed) for seed in seeds)
+
+
+def grid_points(given: Any) -> int:
+    """How many times are measured."""
+    if not _whole(given) or given < 2:
+        raise InputError(f"points: {given!r}; give a whole number of at least 2, for time 0 and the end")
+    return int(given)
+
+
+def first_measure(given: Exact, until: Exact) -> Fraction:
+    """When it is measured first: a time from 0 on, before the end."""
+    start = exact(given, "measure_from")
+    if not 0 <= start < exact(until, "until"):
+        raise InputError(f"measure_from: {given} does not lie from 0 to before {until}, the end; give an earlier time")
+    return start
+
+
+def real(name: str, given: Any, *, above: bool = True) -> float:
+    """A number above zero (infinity is one), or from zero on."""
+    fits = isinstance(given, Real) and not isinstance(given, bool)
+    value = float(given) if fits else float("nan")
+    if isnan(value) or value < 0 or (above and value == 0):
+        raise InputError(f"{name}: {given!r} does not do; give a number {'above' if above else 'of at least'} zero")
+    return value
+
+
+def engine_name(given: EngineName) -> EngineName:
+    """The engine, chosen for the hardware where that is left open."""
+    chosen = one_of("engine", given, ENGINES)
+    if chosen == "auto":
+        return "events" if jax.default_backend() == "cpu" else "waves"
+    return chosen
+
+
+def one_of(name: str, given: Choice, known: Sequence[Choice]) -> Choice:
+    """One of a few words."""
+    if given not in known:
+        raise InputError(f"{name}: {given!r} is not known; use one of {', '.join(known)}")
+    return given
+
+
+def _listed(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

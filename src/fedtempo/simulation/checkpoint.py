@@ -1,0 +1,166 @@
+"""A study's folder: what is being run, and what each unit has done so far. Plain JSON and NPZ, no pickle.
+
+    study.json       the configuration, with a format number and the problem's fingerprint
+    units/0003.npz   a unit: its measures; while unfinished also its state, to go on from
+    history.nc       the measures of all runs, written when the study ends or is stopped
+
+Every file is written whole or not at all, so a process killed at any moment leaves the last complete one.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtempo.errors import DataMissing, InputError, ResultsConflict
+from fedtempo.files import write_text, write_whole
+
+FORMAT = 1
+
+
+class Folder:
+    """Where a study keeps its results."""
+
+    def __init__(self, path: Path, description: Mapping[str, Any] | None = None) -> None:
+        """`description`: JSON to keep beside the configuration, so that a command can make the study again."""
+        self.path = path
+        self._told = description
+
+    @property
+    def history(self) -> Path:
+        """The file with the measures."""
+        return self.path / "history.nc"
+
+    @property
+    def _study(self) -> Path:
+        return self.path / "study.json"
+
+    def check(self, configuration: dict[str, Any]) -> dict[str, int] | None:
+        """The layout with which this study was begun here, None if nothing is here yet; writes nothing.
+
+        Anything else that is here is a conflict.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise ResultsConflict(f"{self.path}: there is a file of that name; choose another folder for the results")
+        if self._study.is_file():
+            document = self._document()
+            there = document["configuration"]
+            layout: dict[str, int] = document["layout"]
+            if there != json.loads(json.dumps(configuration)):
+                raise ResultsConflict(
+                    f"{self.path} holds the results of another study ({_difference(there, configuration)}); "
+                    "choose another folder"
+                )
+            return layout
+        if self.path.is_dir() and any(not self._unfinished(path) for path in self.path.iterdir()):
+            raise ResultsConflict(f"{self.path} holds other files and no study; choose another folder")
+        return None
+
+    def _unfinished(self, path: Path) -> bool:
+        """Whether a path is what a process that was killed in `begin` leaves."""
+        if path.name == "units":
+            return path.is_dir() and all(half.name.startswith(".") for half in path.iterdir())
+        return path.name.startswith(f".{self._study.name}.")
+
+    def begin(self, configuration: dict[str, Any], layout: dict[str, int]) -> None:
+        """Make the folder this study's, after `check`; what killed processes had half written is removed."""
+        try:
+            (self.path / "units").mkdir(parents=True, exist_ok=True)
+            for half in [
+                *self.path.glob(".study.json.*"),
+                *self.path.glob(".history.nc.*"),
+                *self.path.glob("units/.*"),
+            ]:
+                half.unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot make this folder ({error.strerror}); choose another") from None
+        if not self._study.is_file():
+            document = {"format": FORMAT, "configuration": configuration, "layout": layout}
+            if self._told is not None:
+                document["description"] = dict(self._told)
+            text = json.dumps(document, indent=2)
+            write_text(self._study, text)
+
+    def holds_a_study(self) -> bool:
+        """Whether there is one."""
+        return self._study.is_file()
+
+    def finished(self) -> bool:
+        """Whether the study that is there has come to its end."""
+        from fedtempo.simulation.history.history import History
+
+        return self.history.is_file() and History.load(self.history).finished
+
+    def description(self) -> dict[str, Any]:
+        """What the study that is there was described by."""
+        document = self._document()
+        if "description" not in document:
+            raise InputError(
+                f"{self.path}: this study was begun from Python; go on with the same call of simulate, "
+                f"checkpoint={str(self.path)!r}"
+            )
+        return dict(document["description"])
+
+    def _document(self) -> dict[str, Any]:
+        """What is in study.json."""
+        if not self._study.is_file():
+            raise DataMissing(f"{self.path}: no study is there (no study.json); check the path")
+        try:
+            document = json.loads(self._study.read_text(encoding="utf-8"))
+            found = int(document["format"])
+            if found <= FORMAT:
+                layout = {"blocks": int(document["layout"]["blocks"])}
+                return {**document, "configuration": dict(document["configuration"]), "layout": layout}
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{self._study}: this is not a study's description; choose another folder") from None
+        raise InputError(f"{self._study}: format {found}, and this version reads up to {FORMAT}; use a newer fedtempo")
+
+    def clear(self) -> None:
+        """Remove the study that is there."""
+        for path in [*(self.path / "units").glob("*.npz"), self.history, self._study]:
+            path.unlink(missing_ok=True)
+
+    def write_unit(self, number: int, arrays: dict[str, NDArray[Any]]) -> None:
+        """Save a unit, in place of what was saved before."""
+        named: dict[str, Any] = {name.replace(":", "__", 1): array for name, array in arrays.items()}
+        write_whole(self._unit(number), lambda file: np.savez(file, allow_pickle=False, **named))
+
+    def read_unit(self, number: int, *, state: bool = True) -> dict[str, NDArray[Any]] | None:
+        """What a unit has saved, with the state to go on from or without it; None if nothing."""
+        path = self._unit(number)
+        if not path.is_file():
+            return None
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+                names = [name for name in saved.files if state or not name.startswith("state__")]
+                arrays = {name.replace("__", ":", 1): saved[name] for name in names}
+            if not arrays.keys() >= {"finished", "points_done", "diverged"}:
+                raise ValueError("it is no unit of a study")
+            return arrays
+        except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); remove it to run this part anew") from None
+
+    def _unit(self, number: int) -> Path:
+        return self.path / "units" / f"{number:04d}.npz"
+
+
+def _difference(there: dict[str, Any], here: dict[str, Any], inside: str = "") -> str:
+    """The first thing in which two configurations differ, in words."""
+    for key in sorted({*there, *here}):
+        theirs, ours = there.get(key), json.loads(json.dumps(here.get(key)))
+        if isinstance(theirs, dict) and isinstance(ours, dict) and theirs != ours:
+            return _difference(theirs, ours, f"{inside}{key}.")
+        if theirs != ours:
+            return f"its {inside}{key} is {_short(theirs)}, here it is {_short(ours)}"
+    return "it differs"
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "…"

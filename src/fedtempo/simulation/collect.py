@@ -1,0 +1,194 @@
+"""From what the units of a study measured to one labelled data set: a `History`."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from fedtempo.simulation.engine.program import grid_times
+from fedtempo.simulation.engine.session import Plan, Snapshot, Unit
+from fedtempo.simulation.history.history import History
+from fedtempo.simulation.history.model import leaf_paths
+
+if TYPE_CHECKING:
+    from fedtempo.simulation.study import Study
+
+FORMAT = 1
+
+_LONG_NAMES = {
+    "loss": "federated loss",
+    "loss_deviation": "deviation of the loss over clients",
+    "surrogate_loss": "surrogate loss",
+    "surrogate_deviation": "deviation of the surrogate loss over clients",
+    "client_loss": "loss of each client",
+    "test_loss": "test loss",
+    "rounds": "server rounds done",
+    "updates": "client updates done",
+    "bytes_up": "bytes that clients have sent",
+    "bytes_down": "bytes that clients have been sent for these updates",
+    "diverged_at": "virtual time at which the run was seen to diverge",
+}
+
+
+class _Cube:
+    """Arrays over (scheme, weights, hyper-parameters, seed, …), filled run by run."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        axes = [axis for axis in study.axes if axis.listed]
+        self.dims = ("scheme", "weights", *(axis.name for axis in axes), "seed")
+        sizes = [len(study.schemes), len(study.rules), *(len(axis.values) for axis in axes), len(study.seeds)]
+        self.shape = tuple(sizes)
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self.trailing: dict[str, tuple[str, ...]] = {}
+
+    def place(self, unit: Unit, seed: int, run: int) -> tuple[int, ...]:
+        """Where a run of a unit belongs."""
+        rule, combination = unit.runs[run]
+        chosen = self._study.shapes[unit.shape] | self._study.traced[combination]
+        inner = [axis.values.index(chosen[axis.name]) for axis in self._study.axes if axis.listed]
+        return (unit.scheme, rule, *inner, self._study.seeds.index(unit.seeds[seed]))
+
+    def put(self, name: str, where: tuple[int, ...], value: NDArray[Any], trailing: tuple[str, ...]) -> None:
+        if name not in self.arrays:
+            self.arrays[name] = np.full((*self.shape, *np.shape(value)), np.nan, dtype=_floating(value))
+            self.trailing[name] = trailing
+        self.arrays[name][where] = value
+
+
+def _floating(value: NDArray[Any]) -> np.dtype[Any]:
+    found = np.asarray(value).dtype
+    return found if np.issubdtype(found, np.floating) else np.dtype(np.float64)
+
+
+def collected(
+    study: Study, plans: Sequence[Plan], outcomes: Sequence[Snapshot | None], seconds: Mapping[str, float]
+) -> History:
+    """The history of what has been run so far; the rest is NaN."""
+    cube = _Cube(study)
+    time = np.array([float(t) for t in grid_times(study.until, study.points, study.measure_from)])
+    paths, structure = _leaves(study)
+    shape = (len(study.schemes), len(study.seeds), study.points)
+    counted = {name: _Mean(shape) for name in _COUNTS}
+    finished = True
+    traffic = study.traffic
+    for plan, outcome in zip(plans, outcomes, strict=True):
+        if outcome is None:
+            finished = False
+            continue
+        finished = finished and bool(outcome["finished"])
+        done, updates = int(outcome["points_done"]), outcome["table:updates"]
+        for seed, run in np.ndindex(len(plan.unit.seeds), len(plan.unit.runs)):
+            where = cube.place(plan.unit, seed, run)
+            for name in _COUNTS:
+                counted[name].add((where[0], where[-1]), outcome[f"table:{name}"][:done])
+            cost = traffic[plan.unit.scheme, plan.unit.shape]
+            for name, up_to in cost.totals(updates[:done], outcome["table:rounds"][:done]).items():
+                cube.put(name, where, np.append(up_to, np.full(study.points - done, np.nan)), ("time",))
+            for key, table in outcome.items():
+                if key.startswith("table:") and (name := key.removeprefix("table:")) not in _COUNTS:
+                    trailing = ("time", "client") if name == "client_loss" else ("time",)
+                    cube.put(name, where, table[:, seed, run], trailing)
+            at = int(outcome["diverged"][seed, run])
+            cube.put("diverged_at", where, np.float64(np.nan if at < 0 else time[at]), ())  # type: ignore[arg-type]
+            for k, path in enumerate(paths):
+                if f"model:{k}" in outcome:
+                    leaf = outcome[f"model:{k}"][seed, ..., run]
+                    leaf = leaf if at < 0 else np.full_like(leaf, np.nan)  # how far it went on depends on the others
+                    own = tuple(f"{path}_{d}" for d in range(leaf.ndim))
+                    cube.put(f"parameter:{path}", where, leaf, own)
+    for name in _ALWAYS:
+        if name not in cube.arrays:
+            cube.put(name, (0,) * len(cube.shape), np.full(study.points, np.nan), ("time",))
+    counts = {name: mean.values for name, mean in counted.items()}
+    return History(_dataset(study, cube, counts, time, finished, seconds), structure=structure)
+
+
+class _Mean:
+    """What is the same in all runs of a scheme and seed, or its mean where clients are chosen by trained models."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._total, self._runs = np.zeros(shape), np.zeros(shape)
+
+    def add(self, where: tuple[int, int], values: NDArray[Any]) -> None:
+        self._total[where][: len(values)] += values
+        self._runs[where][: len(values)] += 1
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        return np.where(self._runs > 0, self._total / np.maximum(self._runs, 1), np.nan)
+
+
+_COUNTS = ("rounds", "updates")
+_ALWAYS = ("loss", "loss_deviation", "surrogate_loss", "surrogate_deviation")
+
+
+def _leaves(study: Study) -> tuple[list[str], Any]:
+    """The paths of the model's leaves, and its structure."""
+    shapes = study.problem.parameter_shapes
+    return leaf_paths(shapes), jax.tree.structure(shapes)
+
+
+def _dataset(
+    study: Study,
+    cube: _Cube,
+    counted: Mapping[str, NDArray[np.float64]],
+    time: NDArray[np.float64],
+    finished: bool,
+    seconds: Mapping[str, float],
+) -> xr.Dataset:
+    coords: dict[str, Any] = {
+        "scheme": [scheme.label for scheme in study.schemes],
+        "weights": [rule.label for rule in study.rules],
+    }
+    for axis in study.axes:
+        held = [np.nan if v is None else v for v in axis.values]
+        coords[axis.name] = held if axis.listed else held[0]
+    coords |= {"seed": list(study.seeds), "time": ("time", time, {"long_name": "virtual time"})}
+    variables: dict[str, Any] = {}
+    known = list(_LONG_NAMES)
+    for name in sorted(cube.arrays, key=lambda n: (n not in known, known.index(n) if n in known else 0, n)):
+        about = {"long_name": _LONG_NAMES.get(name, name.replace("_", " "))}
+        variables[name] = ((*cube.dims, *cube.trailing[name]), cube.arrays[name], about)
+    for name, values in counted.items():
+        variables[name] = (("scheme", "seed", "time"), values, {"long_name": _LONG_NAMES[name]})
+    return xr.Dataset(variables, coords=coords, attrs=_attributes(study, finished, seconds))
+
+
+def _attributes(study: Study, finished: bool, seconds: Mapping[str, float]) -> dict[str, Any]:
+    device = jax.devices()[0]
+    own = {scheme.label: rule.label for scheme in study.schemes if (rule := scheme.parts.own_weights) is not None}
+    return {
+        "format": FORMAT,
+        "kind": "fedtempo history",
+        "problem": json.dumps(study.problem.spec()),
+        "configuration": json.dumps(study.configuration()),
+        "versions": json.dumps({name: _version(name) for name in ("fedtempo", "jax", "numpy", "optax", "xarray")}),
+        "seeds": json.dumps(list(study.seeds)),
+        "hardware": f"{device.platform}: {device.device_kind}, {platform.machine()}, {platform.system()}",
+        "engine": study.engine,
+        "dtype": study.dtype,
+        "surrogate": study.surrogate.label,
+        **({"own_weights": json.dumps(own)} if own else {}),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "finished": int(finished),
+        **{name: float(value) for name, value in seconds.items()},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        from fedtempo import __version__
+
+        return __version__ if name == "fedtempo" else "unknown"

@@ -1,0 +1,144 @@
+"""How much memory a study will take, worked out before it starts.
+
+Bytes that a client update costs: what the client sends, and what it was sent to begin with.
+
+Numbers travel in 32 bits, as Flower carries those of most models, whatever a simulation computes in; headers are not
+counted. A contribution that is compressed counts as its codec packs it. Where clients are chosen by their losses, the
+model goes to all candidates.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtempo.errors import InputError
+from fedtempo.grid import Value
+from fedtempo.simulation.engine.machine import Machine
+from fedtempo.simulation.engine.session import Plan
+from fedtempo.simulation.engine.task import Task
+from fedtempo.training.batches import compression_key
+from fedtempo.training.solvers import STEPS, Answer, Sent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fedtempo.problems.problem import Problem
+
+_BASE = 400 * 2**20
+"""Interpreter, libraries, compiled code."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes, by what takes them."""
+
+    data: int
+    versions: int
+    """Model versions that jobs in flight started from, for the runs that go at once."""
+    batches: int
+    """Rows of jobs, and what lies between the layers of models that are measured."""
+    results: int
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return _BASE + self.data + self.versions + self.batches + self.results
+
+    def __str__(self) -> str:
+        parts = {"data": self.data, "model versions": self.versions, "batches": self.batches, "results": self.results}
+        return (
+            f"{size_words(self.total)} of memory ({', '.join(f'{name} {size_words(n)}' for name, n in parts.items())})"
+        )
+
+
+def estimate(plans: Sequence[Plan], machines: Sequence[Machine], threads: int) -> Memory:
+    """What `threads` units at a time will take, beside the data and the results."""
+    problem = machines[0].problem
+    data = sum(np.asarray(x).nbytes for x in jax.tree.leaves((problem.rows, problem.test)))
+    versions, batches, results = [], [], 0
+    for plan in plans:
+        machine, unit = machines[plan.unit.machine], plan.unit
+        runs = len(unit.seeds) * len(unit.runs)
+        versions.append((plan.num_slots * machine.version_bytes + machine.kept_bytes) * runs)
+        job = machine.task.job
+        rows = job.steps * (job.batch_size or 0)
+        width = sum(int(np.prod(x.shape[1:])) * x.itemsize for x in jax.tree.leaves(problem.rows))
+        drawn = plan.capacity * len(unit.seeds) * rows * 12 + (job.batch_size or 256) * len(unit.seeds) * width
+        batches.append(drawn + machine.meter.at_once(runs))
+        kinds = 4 + len(problem.metrics) + (problem.test is not None) + (problem.num_clients if plan.per_client else 0)
+        results += runs * (8 * plan.points * kinds + machine.model_bytes) + 16 * plan.points
+    at_once = sorted((v + b for v, b in zip(versions, batches, strict=True)), reverse=True)[:threads]
+    share = sum(sorted(versions, reverse=True)[:threads])
+    return Memory(2 * data, share, sum(at_once) - share, results)
+
+
+def check_memory(needed: Memory) -> None:
+    """Refuse what cannot fit into this machine."""
+    if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
+        return
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed.total > have:
+        raise InputError(
+            f"the study needs about {needed}, and this machine has {size_words(have)}; "
+            "give fewer values in lists, fewer seeds, or a smaller model"
+        )
+
+
+def size_words(count: int) -> str:
+    """Bytes in the unit that suits them."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1024:.0f} KiB"
+
+
+NUMBER_BYTES = 4
+
+
+class Traffic(NamedTuple):
+    """Bytes of one client update, and clients that are asked for their loss in a round without being chosen."""
+
+    up: int
+    down: int
+    model: int
+    asked: float
+
+    def totals(self, updates: NDArray[Any], rounds: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+        """Bytes after so many updates and rounds."""
+        asked = self.asked * rounds
+        return {
+            "bytes_up": self.up * updates + NUMBER_BYTES * asked,
+            "bytes_down": self.down * updates + self.model * asked,
+        }
+
+
+def traffic_of(problem: Problem, task: Task, hyper: Mapping[str, Value], asked: float) -> Traffic:
+    """What an update of this kind costs; `asked` clients a round are asked for their loss and not chosen."""
+    shapes = problem.parameter_shapes
+    numbers = {name: jnp.float32(value) for name, value in hyper.items() if value is not None}
+    steps = {STEPS: jnp.int32(1)}
+
+    def exchanged(model: Any) -> tuple[Sent, Answer]:
+        sent = Sent(model, task.server.letter(task.server.start(model)))
+        key = compression_key(0)
+        work = task.work
+        answer, _ = work(lambda here, k: here, lambda here: here, sent, work.start(model), numbers | steps, key)
+        return sent, answer
+
+    sent, answer = jax.eval_shape(exchanged, shapes)
+    compression = task.work.compression
+    change = _bytes(answer.change) if compression is None else compression.num_bytes(shapes)
+    return Traffic(change + _bytes(answer.report), _bytes(sent), _bytes(sent.model), asked)
+
+
+def _bytes(tree: Any) -> int:
+    return sum(NUMBER_BYTES * prod(leaf.shape) for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,103 @@
+"""Training event by event, compiled: one job after the other, the runs of a grid together. For processors.
+
+    Δ ← work(slots[read], batch);   acc ← acc + η_g ω Δ;   slots[write] ← the model that acc stands for
+
+A round that is not closed writes a model in the making, which its next event overwrites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedtempo.simulation.engine.task import RUNS, SHARE, Data, Runs, State, Task, Tree, at, loop, put, take
+from fedtempo.training.server_rules import Arrival
+from fedtempo.training.solvers import Sent
+
+UNROLLED = 4
+GATHERED_BYTES = 1 << 22
+"""Rows that are gathered together, at most: what a processor's caches hold."""
+
+
+class Events(NamedTuple):
+    """Events on the device, padded to the capacity of a piece."""
+
+    client: jax.Array
+    job: jax.Array
+    read: jax.Array
+    write: jax.Array
+    closes: jax.Array
+    weight: jax.Array
+    """[events, weight rules]"""
+    rows: jax.Array
+    """[events, seeds, steps, batch]"""
+
+
+def turn_of(task: Task, row_bytes: int) -> int:
+    """Events in one turn of the loop: several, with their batches gathered at once, where a job is one small step."""
+    if task.job.steps > 1 or task.job.batch_size is None:
+        return 1
+    fit = GATHERED_BYTES // (task.job.batch_size * row_bytes)
+    return max((turn for turn in (1, 4, 8, 16) if turn <= fit), default=1)
+
+
+def event_loop(task: Task, turn: int) -> Callable[[State, Data, Runs, Events, Any, Any], State]:
+    """The function that runs events `first` to `last` of a piece; `first` is a multiple of `turn`."""
+
+    def run(state: State, data: Data, runs: Runs, events: Events, first: jax.Array, last: jax.Array) -> State:
+        def one(place: Any, now: State) -> State:
+            return _event(task, now, data, runs, at(events, place))
+
+        def several(number: Any, now: State) -> State:
+            begin = first + number * turn
+            together = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, begin, turn), events)
+            batches = take(data.rows, together.rows[:, :, 0])
+
+            def some(k: Any, now: State) -> State:
+                for step in range(UNROLLED):
+                    place = k * UNROLLED + step
+                    now = _event(task, now, data, runs, at(together, place), at(batches, place))
+                return now
+
+            return loop(0, turn // UNROLLED, some, now)
+
+        if turn == 1:
+            return loop(first, last, one, state)
+        turns = (last - first) // turn
+        state = loop(0, turns, several, state)
+        return loop(first + turns * turn, last, one, state)
+
+    return run
+
+
+def _event(task: Task, state: State, data: Data, runs: Runs, event: Events, batches: Tree = None) -> State:
+    own = runs.of_client(event.client)
+
+    def of_run(
+        base: Sent, acc: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: jax.Array, gradient: Any, key: Any
+    ) -> tuple[Tree, Sent, Tree]:
+        answer, kept = task.answer(data, event.client, gradient, base, kept, hyper, own, key)
+        acc = task.server.add(acc, Arrival(answer, weight, own[SHARE], base), hyper)
+        model, closed = task.server.close(acc, hyper)
+        version = Sent(model, task.server.letter(closed))
+        return jax.tree.map(partial(_either, event.closes), closed, acc), version, kept
+
+    def of_seed(base: Sent, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree, key: Any) -> tuple[Tree, Sent, Tree]:
+        gradient = task.gradient(data, event.client, rows, batch)
+        work = partial(of_run, gradient=gradient, key=key)
+        over_runs = jax.vmap(work, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
+        found: tuple[Tree, Sent, Tree] = over_runs(base, acc, kept, runs.hyper, event.weight[runs.rule])
+        return found
+
+    base, kept = at(state.slots, event.read), at(state.clients, event.client)
+    keys = task.noise(runs.noise, event.client, event.job)
+    acc, version, kept = jax.vmap(of_seed)(base, state.acc, kept, event.rows, batches, keys)
+    return State(put(state.slots, event.write, version), acc, put(state.clients, event.client, kept))
+
+
+def _either(first: jax.Array, one: jax.Array, other: jax.Array) -> jax.Array:
+    return one if one is other else jnp.where(first, one, other)

@@ -1,0 +1,61 @@
+"""Rounds whose clients are chosen by the trained model: selection and training take turns.
+
+    losses of θ^n → S_n chosen → its jobs come in → θ^{n+1} trained → losses of θ^{n+1} → …
+
+The rule must be a barrier: what a round takes is then known before the rule is asked whom to choose next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from fractions import Fraction
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fedtempo.clock.config import Setting
+from fedtempo.clock.events import Event, Round, Tick
+from fedtempo.clock.generate import packed, world
+from fedtempo.clock.server import Server
+from fedtempo.clock.timeline import Timeline
+from fedtempo.errors import InputError
+
+Losses = Callable[[], NDArray[Any]]
+"""[clients] L_i of the newest model."""
+
+
+def told_rounds(setting: Setting, until: Fraction, losses: Losses) -> Iterator[Timeline]:
+    """The rounds that end by `until`, one by one; each must be trained before the next is asked for."""
+    rule = setting.rule
+    if not rule.barrier or set(rule.asks_for) != {"loss"}:
+        raise InputError(
+            f"{rule!r} asks for {', '.join(rule.asks_for)} of trained models; only rules that wait for all they have "
+            "sent to (barrier = True) can be told, and of losses alone"
+        )
+    last = setting.ticks(until)
+    server, carrier, start = world(setting)
+    _note(server, losses())
+    carrier.send(server.start(start))
+    begin = 0
+    while True:
+        now, events = carrier.wait(server.deadline)
+        if now < 0 or now > last:
+            return
+        for event in events:
+            if (closing := _coming(server, event, now)) is not None:
+                yield packed(setting, [closing], begin)
+                begin = now
+                _note(server, losses())
+            _, jobs = server.tell(event, now)
+            carrier.send(jobs)
+
+
+def _coming(server: Server, event: Event, now: Tick) -> Round | None:
+    """The round that an event would end, found out on a copy: whom it would choose next is not looked at."""
+    return deepcopy(server).tell(event, now)[0] if len(server.in_flight) <= 1 else None
+
+
+def _note(server: Server, losses: NDArray[Any]) -> None:
+    for client, loss in enumerate(losses.tolist()):
+        server.note("loss", client, loss)

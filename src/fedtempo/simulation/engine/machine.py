@@ -1,0 +1,271 @@
+"""A problem's rows on the device: put there once, for all shapes of work.
+
+Compiled functions and device data for runs of one shape of work; compiled once, for every scheme and seed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtempo.problems.problem import Problem
+from fedtempo.simulation.engine.cost_model import gradient_work, loss_work
+from fedtempo.simulation.engine.event_loop import Events, event_loop, turn_of
+from fedtempo.simulation.engine.measures import TILE, Meter, Rows, rows_of
+from fedtempo.simulation.engine.numerics import Precision, cast, kept_as, numerics
+from fedtempo.simulation.engine.program import Piece
+from fedtempo.simulation.engine.task import FULL_BLOCK, RUNS, Data, Runs, State, Task, Tree
+from fedtempo.simulation.engine.waves import GROUPS, Loaded, grouped, wave_loop, wave_starts
+from fedtempo.training.batches import batch_key, compression_key, init_key
+from fedtempo.training.server_rules import LinearRule
+from fedtempo.training.solvers import Sent
+
+
+class OnDevice:
+    """The rows to train and to measure on. To be used inside `numerics(dtype)`."""
+
+    def __init__(self, problem: Problem, dtype: Precision) -> None:
+        self._problem, self._dtype = problem, dtype
+
+    @cached_property
+    def data(self) -> Data:
+        """The clients' rows, and where each client's begin."""
+        offset = jnp.asarray(self._problem.offsets[:-1], dtype=jnp.int32)
+        return Data(cast(self._problem.rows, self._dtype), offset, jnp.asarray(self._problem.sizes, dtype=jnp.int32))
+
+    @cached_property
+    def train(self) -> Rows:
+        """The same rows, to measure on."""
+        return rows_of(self.data.rows, self._problem.sizes)
+
+    @cached_property
+    def test(self) -> Rows | None:
+        """The test rows, as one group, or by client where they have their own."""
+        if self._problem.test is None:
+            return None
+        test = cast(self._problem.test, self._dtype)
+        offsets = self._problem.test_offsets
+        return rows_of(test, [len(jax.tree.leaves(test)[0])] if offsets is None else np.diff(offsets))
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return sum(int(np.prod(x.shape[1:])) * x.dtype.itemsize for x in jax.tree.leaves(self.data.rows))
+
+
+MOST_EVENTS = 1 << 13
+MOST_DRAWN = 1 << 22
+"""Row numbers that are drawn ahead, at most."""
+MARK_BYTES = 1 << 26
+MOST_MARKS = 32
+WAVE_BYTES = 1 << 36
+"""What lies between the layers of all models of a wave, at most."""
+GROUP_SECONDS = 0.02
+"""About how long a group of waves may take."""
+
+
+class Machine(ABC):
+    """Runs pieces of a program for runs that differ in numbers only. To be used inside `numerics(dtype)`."""
+
+    def __init__(self, problem: Problem, task: Task, dtype: Precision, on_device: OnDevice | None = None) -> None:
+        """`on_device`: the problem's rows, where other machines use them too."""
+        self.problem, self.task, self.dtype = problem, task, dtype
+        self.on_device = on_device if on_device is not None else OnDevice(problem, dtype)
+        self.compile_seconds = 0.0
+        self._lock = threading.Lock()
+        self._compiled: dict[Any, Any] = {}
+        held = loss_work(problem, TILE).held / TILE
+        self.meter = Meter(problem.loss, problem.metrics, problem.test is not None, held, problem.test_offsets is None)
+
+    def initial_model(self, seeds: tuple[int, ...], runs: int) -> Tree:
+        """[seeds, …, runs] the initial models: one a seed, the same in all runs."""
+        models = [cast(self.problem.init(init_key(seed)), self.dtype) for seed in seeds]
+        each = [jax.tree.map(lambda x: jnp.stack([x] * runs, axis=RUNS), model) for model in models]
+        return jax.tree.map(lambda *x: jnp.stack(x), *each)
+
+    def initial(self, model: Tree, num_slots: int) -> State:
+        """The state before the first event."""
+        return self.task.initial(model, num_slots, self.problem.num_clients)
+
+    def runs(
+        self,
+        seeds: tuple[int, ...],
+        rules: list[int],
+        hyper: Mapping[str, NDArray[np.float64]],
+        clients: Mapping[str, NDArray[Any]],
+    ) -> Runs:
+        """What tells the runs apart, and the clients, on the device."""
+
+        def placed(values: NDArray[Any]) -> jax.Array:
+            return jnp.asarray(values, dtype=kept_as(self.dtype) if values.dtype.kind == "f" else jnp.int32)
+
+        return Runs(
+            keys=jnp.stack([batch_key(seed) for seed in seeds]),
+            noise=jnp.stack([compression_key(seed) for seed in seeds]),
+            hyper={name: placed(values) for name, values in hyper.items()},
+            rule=jnp.asarray(rules, dtype=jnp.int32),
+            clients={name: placed(values) for name, values in clients.items()},
+        )
+
+    def capacity(self, seeds: int, expected_events: float) -> int:
+        """Events in a piece: as many as are drawn ahead without much memory."""
+        drawn = max(1, seeds * self.task.job.steps * (self.task.job.batch_size or 1))
+        most = min(MOST_EVENTS, max(16, MOST_DRAWN // drawn))
+        return 1 << (int(min(most, max(16.0, expected_events * 1.1))).bit_length() - 1)
+
+    def max_marks(self, runs: int) -> int:
+        """Measuring points in a piece: each keeps a model for every run."""
+        return max(1, min(MOST_MARKS, MARK_BYTES // max(1, self.model_bytes * runs)))
+
+    @cached_property
+    def model_bytes(self) -> int:
+        """Bytes of one model."""
+        return self.problem.num_parameters * kept_as(self.dtype).itemsize
+
+    @cached_property
+    def version_bytes(self) -> int:
+        """Bytes of one version: a model, and what goes to clients with it."""
+        return self._bytes(lambda model: Sent(model, self.task.server.letter(self.task.server.start(model))))
+
+    @cached_property
+    def kept_bytes(self) -> int:
+        """Bytes that the server and all clients keep of one run, beside versions; with room for work."""
+        clients = self.problem.num_clients * self._bytes(self.task.work.start)
+        return clients + self._bytes(self.task.server.start) + 5 * self.model_bytes
+
+    def _bytes(self, function: Callable[[Tree], Tree]) -> int:
+        kept = kept_as(self.dtype)
+
+        def typed(leaf: Any) -> Any:
+            kind = kept if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.dtype
+            return jax.ShapeDtypeStruct(leaf.shape, kind)  # type: ignore[no-untyped-call]
+
+        with numerics(self.dtype):
+            found = jax.eval_shape(function, jax.tree.map(typed, self.problem.parameter_shapes))
+        return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(found))
+
+    def _compile(self, name: str, function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()) -> Any:
+        leaves, structure = jax.tree.flatten(args)
+        key = (name, structure, tuple((x.shape, str(x.dtype)) for x in leaves))
+        with self._lock:
+            if key not in self._compiled:
+                begin = time.perf_counter()
+                self._compiled[key] = jax.jit(function, donate_argnums=donate).lower(*args).compile()
+                self.compile_seconds += time.perf_counter() - begin
+            return self._compiled[key]
+
+    @property
+    @abstractmethod
+    def turn(self) -> int | None:
+        """A piece can be cut at multiples of this; None: it is run in one go."""
+
+    @abstractmethod
+    def tune(self, firsts: Iterable[Piece], runs: int) -> None:
+        """Choose what depends on the programs, from their first pieces, before anything is compiled."""
+
+    @abstractmethod
+    def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Any:
+        """A piece made ready for `advance`."""
+
+    @abstractmethod
+    def advance(self, state: State, runs: Runs, loaded: Any, first: int, last: int) -> State:
+        """Run events `first` to `last` of a piece; `state` is used up."""
+
+    def measure(self, state: State, slot: int) -> dict[str, np.ndarray[Any, Any]]:
+        """Measures of the model in a slot."""
+        args = (state.slots.model, np.int32(slot), self.on_device.train, self.on_device.test)
+        out = self._compile("measure", self.meter, *args)(*args)
+        return {name: np.asarray(value) for name, value in out.items()}
+
+    @staticmethod
+    def model(state: State, slot: int) -> list[np.ndarray[Any, Any]]:
+        """[seeds, …, runs] the leaves of the model in a slot."""
+        return [np.asarray(leaf[slot]) for leaf in jax.tree.leaves(state.slots.model)]
+
+    def grown(self, state: State, num_slots: int) -> State:
+        """The same state with room for more versions."""
+
+        def more(x: jax.Array) -> jax.Array:
+            return jnp.concatenate([x, jnp.zeros((num_slots - x.shape[0], *x.shape[1:]), x.dtype)])
+
+        return state._replace(slots=jax.tree.map(more, state.slots))
+
+
+class EventMachine(Machine):
+    """Event by event (events.py)."""
+
+    @cached_property
+    def turn(self) -> int:
+        return turn_of(self.task, self.on_device.row_bytes)
+
+    def tune(self, firsts: Iterable[Piece], runs: int) -> None:
+        """Nothing depends on the programs here."""
+
+    def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Events:
+        room = capacity - piece.num_events
+
+        def padded(column: Any) -> jax.Array:
+            return jnp.asarray(np.concatenate([column, np.zeros((room, *column.shape[1:]), column.dtype)]))
+
+        client, job = padded(piece.client), padded(piece.job)
+        weight = padded(piece.weight.T.astype(kept_as(self.dtype)))
+        args = (self.on_device.data, keys, client, job)
+        rows = self._compile("draw", self.task.draw, *args)(*args)
+        return Events(client, job, padded(piece.read), padded(piece.write), padded(piece.closes), weight, rows)
+
+    def advance(self, state: State, runs: Runs, loaded: Events, first: int, last: int) -> State:
+        args = (state, self.on_device.data, runs, loaded, np.int32(first), np.int32(last))
+        done: State = self._compile("advance", event_loop(self.task, self.turn), *args, donate=(0,))(*args)
+        return done
+
+
+class WaveMachine(Machine):
+    """Wave by wave (waves.py)."""
+
+    def initial(self, model: Tree, num_slots: int) -> State:
+        state = super().initial(model, num_slots)
+        linear = isinstance(self.task.server, LinearRule)
+        return state._replace(acc=()) if linear else state  # the model in the making has a slot
+
+    WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
+    width = 1
+    group = GROUPS[-1]
+
+    @property
+    def turn(self) -> None:
+        return None
+
+    def tune(self, firsts: Iterable[Piece], runs: int) -> None:
+        """The width at which the programs would take the least time, by a rough model of an accelerator.
+
+        A wave's steps each start the kernels of a gradient, one after the other, and then compute for every lane.
+        """
+        pieces = list(firsts)
+        job = self.task.job
+        batch = job.batch_size or FULL_BLOCK
+        turns = job.steps * -(-(job.batch_size or int(self.problem.sizes.max())) // batch)
+        work = gradient_work(self.problem, batch)
+        lane = runs * (6 * self.model_bytes / 3e12 + turns * work.operations / 15e12)
+        start = 1e-5 + turns * work.kernels * 1e-6
+        held = runs * max(self.model_bytes, work.held)
+        fit = [w for w in self.WIDTHS if w * held <= WAVE_BYTES and w * runs * self.model_bytes <= 2**31] or [1]
+        self.width = min(fit, key=lambda w: sum(len(wave_starts(p, w)) - 1 for p in pieces) * (start + w * lane))
+        self.group = max(g for g in GROUPS if g == 1 or g * (start + self.width * lane) <= GROUP_SECONDS)
+
+    def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Loaded:
+        return grouped(piece, self.width, self.group, capacity, kept_as(self.dtype))
+
+    def advance(self, state: State, runs: Runs, loaded: Loaded, first: int, last: int) -> State:
+        for group in range(loaded.groups):
+            args = (state, self.on_device.data, runs, loaded.waves, np.int32(group))
+            state = self._compile("advance", wave_loop(self.task), *args, donate=(0,))(*args)
+        return state

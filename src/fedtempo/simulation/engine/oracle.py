@@ -1,0 +1,344 @@
+"""Algorithm 1, plainly: one run, one round after the other, one job after the other. The reference for every engine.
+
+    θ_i ← θ^{ρ_i(n)};  K times: θ_i ← θ_i + u(∇L_i(θ_i, ξ));  Δ_i ← θ_i − θ^{ρ_i(n)}
+    θ^{n+1} ← θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i
+    virtual models (section 2.4):  θ^{n,k} = θ^n + η_g Σ_{i∈S_n} ω_i(n) (θ_i^{k} − θ^{ρ_i(n)})
+
+u is a solver's update (−η_l · gradient for SGD), η_g `server_lr`, ω_i(n) the applied weight, ξ a batch. Where a
+scheme has parts (corrections, compression, another server rule), each takes its place in the same loop.
+
+A unit of a study run by the oracle, and measured by the definition: L_i is the loss of all rows of client i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from numpy.typing import NDArray
+
+from fedtempo.clock.generate import stream
+from fedtempo.clock.timeline import Timeline
+from fedtempo.errors import InputError
+from fedtempo.grid import RATE, Value
+from fedtempo.problems.problem import Problem
+from fedtempo.schemes.options import Parts
+from fedtempo.simulation.engine.feedback import told_rounds
+from fedtempo.simulation.engine.numerics import Precision, cast, kept_as, numerics
+from fedtempo.simulation.engine.program import grid_times
+from fedtempo.simulation.engine.session import Plan, Recorder, Snapshot
+from fedtempo.training.batches import Draw, batch_key, compression_key, init_key, job_key, job_rows
+from fedtempo.training.server_rules import Arrival, WeightedSum, server_rule
+from fedtempo.training.solvers import STEPS, Answer, LocalOptax, LocalRule, Sent
+from fedtempo.weighting.weights import Weights
+
+if TYPE_CHECKING:
+    from fedtempo.training.compression import Compression
+
+Params = Any
+PLAIN = Parts()
+
+
+class OracleRound(NamedTuple):
+    """A round as the oracle ran it."""
+
+    number: int
+    model: Params
+    """θ^{n+1}."""
+    virtual: tuple[Params, ...]
+    """θ^{n,0} … θ^{n,K}, where they were asked for."""
+    end: int
+    """When it ended, in ticks."""
+    updates: int
+    """Client updates since the start of the run."""
+
+
+Lines = Callable[[Callable[[], Params]], Iterator[Timeline]]
+"""Rounds that follow from the newest model, which they can ask for; all start from it."""
+
+
+def oracle(
+    problem: Problem,
+    line: Timeline | Lines,
+    weights: Weights,
+    local: LocalOptax,
+    hyper: Mapping[str, Value],
+    *,
+    parts: Parts = PLAIN,
+    clients: Mapping[str, NDArray[Any]] | None = None,
+    seed: int = 0,
+    dtype: Precision = "float64",
+    virtual: bool = False,
+) -> Iterator[OracleRound]:
+    """The rounds of `line`, trained one by one; `hyper` has local_lr, local_steps, batch_size, server_lr, …
+
+    Instead of a timeline it can be a function that makes one on the way, from the newest model.
+    `clients` has factors of the local learning rate and numbers of local steps, one a client, where they differ.
+    Virtual models are those of the paper's aggregation: a scheme whose parts replace it has none.
+    """
+    client = Client(problem, local, hyper, seed, dtype, parts, clients)
+    server = OracleServer(problem, hyper, seed, dtype, parts)
+    plain = isinstance(server.rule, WeightedSum) and parts.compression is None and STEPS not in (clients or {})
+    if virtual and not plain:
+        raise InputError("virtual: the virtual models are those of plain aggregation; leave out the scheme's parts")
+    lines = iter([line]) if isinstance(line, Timeline) else line(lambda: server.version.model)
+    last_use: dict[int, int] = {}
+    if isinstance(line, Timeline):
+        last_use = dict(zip(line.base.tolist(), line.round_of_update.tolist(), strict=True))
+    apply = weights.applied if isinstance(line, Timeline) else weights.applier()
+    sent = {0: server.version}
+    updates = 0
+    for part in lines:
+        applied, update = apply(part), 0
+        for closed in part.rounds:
+            n = closed.number
+            trained: list[Trained] = []
+            for i, base in zip(closed.participants, closed.base_versions, strict=True):
+                path, answer = client.train(sent[base], i, int(part.job[update]))
+                trained.append(Trained(i, float(applied[update]), sent[base], path, answer))
+                update += 1
+            between = server.virtual(trained) if virtual else ()
+            server.step(trained)
+            sent[n + 1] = server.version
+            sent = {v: version for v, version in sent.items() if v == n + 1 or last_use.get(v, -1) > n}
+            updates += len(trained)
+            yield OracleRound(n, server.version.model, between, int(part.ends[n - part.first_round]), updates)
+
+
+class Trained(NamedTuple):
+    """A job that is done."""
+
+    client: int
+    weight: float
+    """ω_i(n)."""
+    sent: Sent
+    path: list[Params]
+    """θ_i^0 … θ_i^K."""
+    answer: Answer
+
+
+class OracleServer:
+    """θ^n, and what a method remembers beside it."""
+
+    def __init__(
+        self, problem: Problem, hyper: Mapping[str, Value], seed: int, dtype: Precision, parts: Parts = PLAIN
+    ) -> None:
+        self.rule = server_rule(parts)
+        self._share, self._dtype = problem.importance.values, dtype
+        self._lr, self._steps = float(hyper["server_lr"] or 0), int(hyper["local_steps"] or 1)
+        with numerics(dtype):
+            theta = cast(problem.init(init_key(seed)), dtype)
+            self._acc = None if isinstance(self.rule, WeightedSum) else self.rule.start(theta)
+            self.version = Sent(theta, () if self._acc is None else self.rule.letter(self._acc))
+
+    def step(self, trained: list[Trained]) -> None:
+        """A round's answers make the next version; none leave it as it is."""
+        if not trained:
+            return
+        with numerics(self._dtype):
+            if self._acc is None:
+                weighted = [(self._lr * job.weight, job.answer.change) for job in trained]
+                self.version = Sent(_sum(self.version.model, weighted))
+                return
+            number = kept_as(self._dtype).type
+            hyper: Any = {"server_lr": number(self._lr)}
+            for job in trained:
+                share = number(self._share[job.client])
+                self._acc = self.rule.add(self._acc, Arrival(job.answer, number(job.weight), share, job.sent), hyper)
+            model, self._acc = self.rule.close(self._acc, hyper)
+            self.version = Sent(model, self.rule.letter(self._acc))
+
+    def virtual(self, trained: list[Trained]) -> tuple[Params, ...]:
+        """θ^{n,0} … θ^{n,K}."""
+        theta = self.version.model
+        with numerics(self._dtype):
+            moved = [(self._lr * job.weight, [_minus(here, job.sent.model) for here in job.path]) for job in trained]
+            steps = range(self._steps + 1)
+            return tuple(_sum(theta, [(omega, path[k]) for omega, path in moved]) for k in steps)
+
+
+class Client:
+    """What clients do with what they are sent, and what they keep."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        local: LocalOptax,
+        hyper: Mapping[str, Value],
+        seed: int,
+        dtype: Precision,
+        parts: Parts = PLAIN,
+        clients: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        own = clients or {}
+        self._steps = own.get(STEPS, np.full(problem.num_clients, int(hyper["local_steps"] or 1)))
+        self._factor = own.get(RATE, np.ones(problem.num_clients))
+        self._problem, self._dtype, self._local, self._parts = problem, dtype, local, parts
+        self._hyper = {k: kept_as(dtype).type(v) for k, v in hyper.items() if v is not None}
+        self._gradient = _gradient(problem.loss)
+        self._batch_size = hyper["batch_size"]
+        self._key, self._noise = batch_key(seed), compression_key(seed)
+        self._rows = _rows(int(self._steps.max()), int(self._batch_size or 1), local.draw)
+        self._kept: dict[int, tuple[Any, Any]] = {}
+
+    def train(self, sent: Sent, client: int, job: int) -> tuple[list[Params], Answer]:
+        """θ_i^0 … θ_i^K, and what the client sends back."""
+        with numerics(self._dtype):
+            return self._train(sent, client, job)
+
+    def _train(self, sent: Sent, client: int, job: int) -> tuple[list[Params], Answer]:
+        correction, compression = self._parts.correction, self._parts.compression
+        data = self._problem.client_data(client)
+        size = np.int32(self._problem.sizes[client])
+        rows = np.asarray(self._rows(self._key, np.int32(client), np.int32(job), size))
+        steps = int(self._steps[client])
+        hyper = {**self._hyper, RATE: kept_as(self._dtype).type(self._hyper[RATE] * self._factor[client])}
+        memory, error = self._kept.get(client, (None, None))
+        begun = None
+        if correction is not None:
+            memory = correction.client_start(sent.model) if memory is None else memory
+            everything = cast(data, self._dtype)
+            begun = correction.begin(sent, memory, lambda theta: self._gradient(theta, everything))
+        solver = self._local.transformation(hyper)
+        state, theta = solver.init(sent.model), sent.model
+        path = [theta]
+        for k in range(steps):
+            batch = data if self._batch_size is None else jax.tree.map(lambda x, which=rows[k]: x[which], data)
+            gradient = self._gradient(theta, cast(batch, self._dtype))
+            if correction is not None and begun is not None:
+                gradient = correction.corrected(gradient, theta, begun)
+            update, state = solver.update(gradient, state, theta)
+            theta = optax.apply_updates(theta, update)
+            path.append(theta)
+        moved = change = _minus(theta, sent.model)
+        if compression is not None:
+            error = compression.start(sent.model) if error is None else error
+            change, error = _compress(compression)(moved, error, job_key(self._noise, client, job))
+        report: Any = ()
+        if correction is not None and begun is not None:
+            report, memory = correction.finish(moved, change, begun, steps, hyper)
+        self._kept[client] = memory, error
+        return path, Answer(change, report)
+
+
+@lru_cache(maxsize=8)
+def _gradient(loss: Callable[[Params, Any], Any]) -> Callable[[Params, Any], Params]:
+    return jax.jit(jax.grad(loss))
+
+
+@lru_cache(maxsize=8)
+def _compress(method: Compression) -> Callable[..., tuple[Params, Any]]:
+    return jax.jit(method.compress)
+
+
+@lru_cache(maxsize=8)
+def _rows(steps: int, batch_size: int, draw: Draw) -> Callable[..., jax.Array]:
+    return jax.jit(partial(job_rows, steps=steps, batch_size=batch_size, draw=draw))
+
+
+def _minus(a: Params, b: Params) -> Params:
+    return jax.tree.map(lambda x, y: x - y, a, b)
+
+
+def _sum(start: Params, weighted: list[tuple[float, Params]]) -> Params:
+    """Start + Σ ω Δ."""
+    for omega, delta in weighted:
+        start = jax.tree.map(lambda x, d, omega=omega: x + omega * d, start, delta)
+    return start
+
+
+def reference(
+    plan: Plan, problem: Problem, local: LocalRule, shape: Mapping[str, Value], parts: Parts, dtype: Precision
+) -> Snapshot:
+    """What a unit measures, and its final models, run by run."""
+    if not isinstance(local, LocalOptax):
+        raise InputError(f"local: the oracle runs LocalSGD and LocalOptax, not {local!r}; choose another engine")
+    measure = _Plainly(problem, dtype)
+    unit = plan.unit
+    recorder = Recorder(plan)
+    line = _line(plan, measure, dtype)
+    models = np.empty((plan.points, len(unit.seeds), len(unit.runs)), dtype=object)
+    rounds = np.zeros(plan.points, dtype=np.int64)
+    updates = np.zeros(plan.points, dtype=np.int64)
+    ticks = [plan.setting.ticks(t) for t in grid_times(plan.until, plan.points, plan.start)]
+    for s, seed in enumerate(unit.seeds):
+        with numerics(dtype):
+            first = cast(problem.init(init_key(seed)), dtype)
+        for r, (rule, _) in enumerate(unit.runs):
+            hyper = {**shape, **{name: float(values[r]) for name, values in plan.hyper.items()}}
+            theta, point = first, 0
+            done = (0, 0)
+            if line is not None:
+                weights = plan.weights[rule]
+                trained = oracle(
+                    problem, line, weights, local, hyper, parts=parts, clients=plan.clients, seed=seed, dtype=dtype
+                )
+                for closed in trained:
+                    while point < plan.points and ticks[point] < closed.end:
+                        models[point, s, r], (rounds[point], updates[point]) = theta, done
+                        point += 1
+                    theta, done = closed.model, (closed.number + 1, closed.updates)
+            for rest in range(point, plan.points):
+                models[rest, s, r], (rounds[rest], updates[rest]) = theta, done
+    with numerics(dtype):
+        if plan.start > 0:
+            firsts = [cast(problem.init(init_key(seed)), dtype) for seed in unit.seeds]
+            recorder.begin(_measured(measure, [[first] * len(unit.runs) for first in firsts]))
+        for point in range(plan.points):
+            recorder.record(point, int(rounds[point]), int(updates[point]), _measured(measure, models[point]))
+    leaves = [[jax.tree.leaves(models[-1, s, r]) for r in range(len(unit.runs))] for s in range(len(unit.seeds))]
+    final = [
+        np.stack([np.stack([np.asarray(run[k]) for run in row], axis=-1) for row in leaves])
+        for k in range(len(leaves[0][0]))
+    ]
+    return recorder.snapshot(final)
+
+
+def _line(plan: Plan, measure: _Plainly, dtype: Precision) -> Timeline | Lines | None:
+    """The rounds of a unit, or how they follow from its models; None if there are none."""
+    if plan.asks:
+
+        def told(newest: Callable[[], Any]) -> Iterator[Timeline]:
+            def losses() -> NDArray[Any]:
+                with numerics(dtype):
+                    return np.asarray(measure(newest())["client_loss"])
+
+            return told_rounds(plan.setting, plan.until, losses)
+
+        return told
+    lines = list(stream(plan.setting, until=plan.until))
+    return Timeline.joined(lines) if lines else None
+
+
+def _measured(measure: _Plainly, models: Any) -> dict[str, Any]:
+    """[seeds, (clients,) runs] of every measure, of models [seeds][runs]."""
+    values = [[measure(model) for model in row] for row in models]
+    return {name: np.moveaxis(np.array([[v[name] for v in row] for row in values]), 1, -1) for name in values[0][0]}
+
+
+class _Plainly:
+    """Measures a model by calling the loss on whole data sets."""
+
+    def __init__(self, problem: Problem, dtype: Precision) -> None:
+        with numerics(dtype):
+            self._clients = [cast(problem.client_data(i), dtype) for i in range(problem.num_clients)]
+            self._test = [cast(part, dtype) for part in problem.test_data()]
+            self._shared_test = problem.test_offsets is None
+        self._functions: dict[str, Any] = {"loss": jax.jit(problem.loss)}
+        self._functions |= {name: jax.jit(metric) for name, metric in problem.metrics.items()}
+
+    def __call__(self, theta: Any) -> dict[str, Any]:
+        """As the engine's meter: per-client losses, then what is measured on the test rows."""
+        on_clients = ["loss"] if self._test else list(self._functions)
+        out: dict[str, Any] = {
+            f"client_{n}": np.array([float(self._functions[n](theta, data)) for data in self._clients])
+            for n in on_clients
+        }
+        for n, f in self._functions.items() if self._test else ():
+            means = np.array([float(f(theta, part)) for part in self._test])
+            out |= {f"test_{n}": float(means[0])} if self._shared_test else {f"client_test_{n}": means}
+        return out

@@ -1,0 +1,261 @@
+"""What a study leaves: every measure over virtual time, the trained models, and all that repeats the run.
+
+    loss               L = Σ p_i L_i                 federated loss (equation 1)
+    surrogate_loss     Σ q_i L_i                     what identical weights minimise instead (section 2.4)
+    *_deviation        over clients, weighted by p_i, or by q_i for the surrogate
+
+All over (`scheme`, `weights`, hyper-parameters given as lists, `seed`, `time`).
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from fedtempo.errors import InputError
+from fedtempo.simulation.history.history_file import read_history, write_history
+from fedtempo.simulation.history.model import Model, tree_of
+from fedtempo.simulation.history.selection import (
+    ALWAYS,
+    at_coordinates,
+    at_positions,
+    final_value,
+    first_time,
+    listed,
+    lowest,
+    over_seeds,
+    reach,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fedtempo.report.history_summary import Summary
+
+PARAMETER = "parameter:"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class History:
+    """Measures over virtual time for every scheme, weight rule, hyper-parameter and seed; `dataset` holds them."""
+
+    dataset: xr.Dataset
+    structure: Any = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        missing = [d for d in ALWAYS if d not in self.dataset.dims or d not in self.dataset.coords]
+        if missing or "loss" not in self.dataset:
+            what = ", ".join(missing) or "loss"
+            raise InputError(
+                f"the dataset lacks {what}; a history has a loss over {', '.join(ALWAYS)}, with coordinates"
+            )
+
+    # -- what is in it
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The variables over virtual time."""
+        return tuple(str(name) for name, values in self.dataset.items() if "time" in values.dims)
+
+    @property
+    def hyper(self) -> tuple[str, ...]:
+        """The hyper-parameters that were given as lists, and are dimensions."""
+        return tuple(str(d) for d in self.dataset["loss"].dims if d not in ALWAYS)
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """What is known about the study: problem, configuration, versions, hardware."""
+        return {str(name): value for name, value in self.dataset.attrs.items()}
+
+    @property
+    def finished(self) -> bool:
+        """Whether every run has been carried to the end."""
+        return bool(self.attrs.get("finished", 1))
+
+    @property
+    def diverged(self) -> xr.DataArray:
+        """Which runs diverged."""
+        if "diverged_at" in self.dataset:
+            return self.dataset["diverged_at"].notnull()
+        return xr.zeros_like(self.dataset["loss"].isel(time=0, drop=True), dtype=bool)
+
+    @property
+    def unfinished(self) -> xr.DataArray:
+        """Which runs have no value at the end of the grid although they did not diverge."""
+        left = self.dataset["loss"].isel(time=-1, drop=True).isnull() & ~self.diverged
+        return left & (not self.attrs.get("finished", 0))  # where all is done, what has no value was not asked for
+
+    def values(self, measure: str) -> xr.DataArray:
+        """A measure by its name."""
+        if measure not in self.measures:
+            raise InputError(f"no measure {measure!r} in this history; it has {', '.join(self.measures)}")
+        return self.dataset[measure]
+
+    # -- files
+
+    def save(self, path: str | Path) -> None:
+        """Write a NetCDF file, whole or not at all; an existing one is replaced."""
+        write_history(self.dataset, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> History:
+        """Read what `save` wrote, by this version or an earlier one."""
+        return cls(read_history(Path(path)))
+
+    # -- choosing runs
+
+    def only(self, *measures: str) -> History:
+        """The same runs with the loss and the measures named alone, without models."""
+        kept = [n for n in dict.fromkeys(("loss", *measures, "diverged_at")) if n in self.dataset]
+        return History(self.dataset[kept], structure=self.structure)
+
+    def select(self, **coords: Any) -> History:
+        """The runs at the given coordinates: one value, a list of values, or a slice of numbers.
+
+        Numbers match to a part in a million; schemes and weight rules are named by their labels, or given themselves.
+        A hyper-parameter at one value is a dimension no longer; scheme, weights, seed and time stay dimensions.
+        """
+        return History(at_coordinates(self.dataset, coords), structure=self.structure)
+
+    sel = select
+
+    def best(self, measure: str = "loss", *, highest: bool | None = None) -> History:
+        """For each scheme and weights the hyper-parameters with the lowest final value of a measure.
+
+        The rule: the mean over seeds of the mean over the last tenth of the time grid. A combination of which a seed
+        diverged is out; where all are, every measure is NaN. `highest` turns the rule around, and is the default for
+        measures with "accuracy" in their name. In an unfinished study the grid ends, for each scheme and weights, at
+        the last recorded time, and seeds that have not come so far are left out.
+        The hyper-parameters become coordinates over (scheme, weights).
+        """
+        scores = self.final(measure)
+        if not {"scheme", "weights", "seed"} <= set(scores.dims):
+            raise InputError(f"{measure} is not measured for each scheme, weights and seed; choose by another measure")
+        hyper = self.hyper
+        if not hyper:
+            return self
+        extra = [d for d in scores.dims if d not in ("scheme", "weights", "seed", *hyper)]
+        scores = scores.mean(extra, skipna=False).mean("seed").where(~self.diverged.any("seed"))
+        index, known = lowest(-scores if _upwards(measure, highest) else scores, hyper)
+        rule = f"{measure}: mean over seeds of the mean over the last tenth of the time grid"
+        chosen = at_positions(self.dataset, index, known).assign_attrs(chosen_by=rule)
+        return History(chosen, structure=self.structure)
+
+    def model(self, **coords: Any) -> Model:
+        """The parameters that one run ended with; weights are the time-based ones unless named."""
+        if "weights" not in coords and "time-based" in self.dataset["weights"].values:
+            coords = {**coords, "weights": "time-based"}
+        named = {str(n): v for n, v in self.dataset.items() if str(n).startswith(PARAMETER)}
+        if not named:
+            raise InputError("this history keeps no models: it has no final parameters")
+        run = self.select(**coords)
+        over = [d for d in ("scheme", "weights", *self.hyper, "seed") if run.dataset.sizes.get(d, 1) > 1]
+        if over:
+            several = "; ".join(f"{d} ({listed(run.dataset[d])})" for d in over)
+            raise InputError(f"several models are meant; also name {several}")
+        dataset = run.dataset.isel({d: 0 for d in ("scheme", "weights", "seed", *self.hyper) if d in run.dataset.dims})
+        leaves = {name.removeprefix(PARAMETER): dataset[name].values for name in named}
+        where = {str(n): c.item() for n, c in dataset.coords.items() if c.ndim == 0}
+        if all(leaf.dtype.kind == "f" and np.isnan(leaf).all() for leaf in leaves.values()):
+            why = "it diverged" if bool(run.diverged.any()) else "it has not been carried to the end"
+            raise InputError(f"no parameters of the run {_told(where)}: {why}; choose another run")
+        return Model(tree_of(leaves, self.structure), where)
+
+    # -- numbers
+
+    def final(self, measure: str = "loss") -> xr.DataArray:
+        """The mean over the last tenth of the time grid, of one point at least; NaN for a run that diverged.
+
+        In an unfinished study the grid ends, for each scheme and weights, at the last recorded time.
+        """
+        return final_value(self.values(measure)).rename(measure)
+
+    @property
+    def reached(self) -> xr.DataArray:
+        """The last time with a federated loss for each scheme and weights; NaN where there is none."""
+        last = reach(self.dataset["loss"])
+        times = self.dataset["time"].values[last.values]
+        return xr.DataArray(times, dims=last.dims, coords=last.coords).where(last >= 0)
+
+    def time_to(
+        self, target: float, measure: str = "loss", *, over: str | None = None, highest: bool | None = None
+    ) -> xr.DataArray:
+        """The first time on the grid at which a measure is at or below `target`; NaN where it never is.
+
+        At or above it with `highest`, the default for measures with "accuracy" in their name. `over="seed"` asks for
+        the mean over seeds instead of each run. Nothing is interpolated between the points of the grid.
+        """
+        if over not in (None, "seed"):
+            raise InputError(f"over={over!r}: a mean is taken over 'seed', or over nothing (None)")
+        values = self.values(measure) if over is None else self.mean(measure)[measure]
+        hit = values >= target if _upwards(measure, highest) else values <= target
+        return first_time(self.dataset["time"], hit).rename(f"time to {measure} {target:g}")
+
+    def mean(self, *measures: str) -> xr.Dataset:
+        """The mean over seeds of the measures named, or of all, and how many seeds `diverged`.
+
+        It is NaN from the time on at which one of the seeds diverged; seeds not yet computed are left out.
+        """
+        return self._over_seeds(measures, lambda values: values.mean("seed", keep_attrs=True))
+
+    def deviation(self, *measures: str) -> xr.Dataset:
+        """The sample deviation over seeds (divided by their number less one); NaN for a single seed."""
+        return self._over_seeds(measures, lambda values: values.std("seed", ddof=1, keep_attrs=True))
+
+    def _over_seeds(self, measures: Sequence[str], take: Callable[[xr.DataArray], xr.DataArray]) -> xr.Dataset:
+        values = {name: self.values(name) for name in measures or self.measures}
+        kept = over_seeds(self.dataset, values, take)
+        return xr.Dataset(kept, attrs=self.dataset.attrs).assign(diverged=self.diverged.sum("seed"))
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row a run and time, one column a measure; per-client values and parameters stay in `dataset`."""
+        flat = [n for n in (*self.measures, "diverged_at") if n in self.dataset]
+        flat = [n for n in flat if set(self.dataset[n].dims) <= {*ALWAYS, *self.hyper}]
+        order = [str(d) for d in self.dataset["loss"].dims]
+        return self.dataset[flat].to_dataframe(dim_order=order).reset_index()
+
+    def summary(self, *, target: float | None = None) -> Summary:
+        """One row for each scheme and weights at their best hyper-parameters; the table and its sentences show it."""
+        from fedtempo.report.history_summary import summarise
+
+        return summarise(self, target=target)
+
+    # -- pictures
+
+    def plot(
+        self, measure: str = "loss", *, over: str = "time", ax: Axes | None = None, path: str | Path | None = None
+    ) -> Figure:
+        """A measure over virtual time: the mean over seeds, and a band of one deviation; with `path` also a file.
+
+        `over` is time, rounds, updates, bytes_up or bytes_down.
+        Where several hyper-parameters are left, those of `best("loss")` are drawn.
+        """
+        from fedtempo.report.history_figure import measure_figure
+
+        return measure_figure(self, measure, over=over, axes=ax, path=None if path is None else Path(path))
+
+    def __repr__(self) -> str:
+        from fedtempo.report.history_text import described
+
+        return described(self)
+
+    def _repr_html_(self) -> str:
+        from fedtempo.report.history_text import html_table
+
+        return f"<pre>{html.escape(repr(self))}</pre>{html_table(self.summary())}{self.dataset._repr_html_()}"
+
+
+def _upwards(measure: str, highest: bool | None) -> bool:
+    return "accuracy" in measure if highest is None else highest
+
+
+def _told(where: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in where.items())

@@ -1,0 +1,126 @@
+"""Trained parameters: a pytree, its leaves named by where they lie, and a file of plain arrays for them.
+
+A leaf's path is "layers/0/w"; the path of a tree that is one leaf is "".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fedtempo.errors import DataMissing, InputError
+from fedtempo.files import write_whole
+
+KIND = "fedtempo model"
+
+
+def leaf_paths(tree: Any) -> list[str]:
+    """Where each leaf of a pytree lies, as "layers/0/w", in the order of its leaves; "" is a tree that is one leaf."""
+    import jax
+
+    return ["/".join(_step(key) for key in path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
+def _step(key: Any) -> str:
+    for name in ("key", "idx", "name"):
+        if hasattr(key, name):
+            return hide(str(getattr(key, name)))
+    return hide(str(key))
+
+
+def hide(name: str) -> str:
+    """A name without slashes: they separate the steps of a path, and groups in a NetCDF file."""
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def reveal(name: str) -> str:
+    """The name that `hide` was given."""
+    return name.replace("%2F", "/").replace("%25", "%")
+
+
+def tree_of(leaves: Mapping[str, Any], structure: Any = None) -> Any:
+    """The pytree that has these leaves by path, of a known structure, or of dictionaries in dictionaries."""
+    if structure is None:
+        return _nested(leaves)
+    import jax
+
+    paths = leaf_paths(jax.tree_util.tree_unflatten(structure, range(structure.num_leaves)))
+    if set(paths) != set(leaves):
+        raise InputError(f"the structure has leaves {sorted(paths)}, and the history {sorted(leaves)}")
+    return jax.tree_util.tree_unflatten(structure, [leaves[path] for path in paths])
+
+
+def _nested(leaves: Mapping[str, Any]) -> Any:
+    if set(leaves) == {""}:
+        return leaves[""]
+    tree: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *steps, last = map(reveal, path.split("/"))
+        place = tree
+        for step in steps:
+            place = place.setdefault(step, {})
+        place[last] = leaf
+    return tree
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The parameters that one run ended with, and which run it was."""
+
+    parameters: Any
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, path: str | Path) -> None:
+        """Write the leaves as an .npz file, by their paths; NumPy reads it, nothing in it is pickled."""
+        import zipfile
+
+        import jax
+
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise InputError(f"{path}: models are written as .npz; name the file {path.with_suffix('.npz').name}")
+        leaves = dict(zip(leaf_paths(self.parameters), jax.tree_util.tree_leaves(self.parameters), strict=True))
+        for name, leaf in leaves.items():
+            if np.asarray(leaf).dtype.kind not in "biufc":
+                raise InputError(f"{path}: the leaf {name!r} is no array of plain numbers; convert it before saving")
+
+        def write(file: BinaryIO) -> None:
+            # savez would refuse a leaf with the name of one of its own arguments
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.comment = json.dumps({"kind": KIND, "where": dict(self.where)}).encode()
+                for name, leaf in leaves.items():
+                    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, np.asarray(leaf), allow_pickle=False)
+
+        write_whole(path, write)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Model:
+        """Read what `save` wrote; lists and tuples come back as dictionaries by position."""
+        import zipfile
+
+        path = Path(path)
+        must_exist(path, "the path of a saved model")
+        try:
+            with zipfile.ZipFile(path) as archive:
+                note = json.loads(archive.comment or b"{}")
+            with np.load(path, allow_pickle=False) as stored:
+                leaves = {name: stored[name] for name in stored.files}
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path}: not a model that fedtempo saved ({error}); give an .npz file") from None
+        if not leaves:
+            raise InputError(f"{path}: no arrays in it; give an .npz file that Model.save wrote")
+        return cls(tree_of(leaves), note.get("where", {}))
+
+
+def must_exist(path: Path, what: str) -> None:
+    """Complain about a path at which no file is."""
+    if not path.exists():
+        raise DataMissing(f"{path}: no such file; give {what}")
+    if path.is_dir():
+        raise InputError(f"{path}: a folder; give {what}")

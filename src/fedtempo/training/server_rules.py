@@ -1,0 +1,306 @@
+"""θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i: what the server does with contributions (section 2.2, equation 4).
+
+η_g is `server_lr`, ω_i(n) the `weight` of a contribution Δ_i. A rule holds what it needs in `acc`, a pytree. An empty
+round makes no new model: no rule moves it.
+
+Server rules beyond the weighted sum: an optimiser's step along the round's contribution, and mixing of models.
+
+    SlowMo       u ← βu + Σ ω_i Δ_i;  θ ← θ + η_g u          (Wang et al., "SlowMo", 2020)
+    adaptive     θ ← θ + η_g · step(Σ ω_i Δ_i)               (Reddi et al., "Adaptive federated optimization", 2021)
+    mixing       θ ← (1 − η_g ω_i) θ + η_g ω_i θ_i           (Xie et al., "Asynchronous federated optimization", 2019)
+
+The round's contribution Σ ω_i Δ_i takes the place of a negative gradient. An empty round, or one of dropped updates
+alone, is no step: nothing decays and nothing moves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedtempo.errors import InputError
+from fedtempo.schemes.options import Parts
+from fedtempo.training.corrections import Correction, Memory, plus, positive_number, zeros
+from fedtempo.training.solvers import Answer, Hyper, Params, Sent
+
+Acc = Any
+
+
+class Arrival(NamedTuple):
+    """An answer that enters a round."""
+
+    answer: Answer
+    weight: jax.Array
+    """ω_i(n)."""
+    share: jax.Array
+    """p_i."""
+    base: Sent
+    """What the client had been sent."""
+
+
+class ServerRule(ABC):
+    """The server's step, contribution by contribution. Frozen; whatever it remembers is in `acc`."""
+
+    @abstractmethod
+    def start(self, params: Params) -> Acc:
+        """Before the first round."""
+
+    @abstractmethod
+    def add(self, acc: Acc, arrival: Arrival, hyper: Hyper) -> Acc:
+        """A contribution enters the round."""
+
+    @abstractmethod
+    def close(self, acc: Acc, hyper: Hyper) -> tuple[Params, Acc]:
+        """The new model, and what the next round starts with."""
+
+    def letter(self, acc: Acc) -> Any:
+        """What goes to clients with the model."""
+        return ()
+
+
+class LinearRule(ServerRule):
+    """`acc` is the model as it grows, and each contribution moves it by a step: many can be added at once."""
+
+    @abstractmethod
+    def step(self, contribution: Params, weight: jax.Array, hyper: Hyper) -> Params:
+        """By how much a contribution moves the model."""
+
+    def start(self, params: Params) -> Acc:
+        return params
+
+    def add(self, acc: Acc, arrival: Arrival, hyper: Hyper) -> Acc:
+        return jax.tree.map(jnp.add, acc, self.step(arrival.answer.change, arrival.weight, hyper))
+
+    def close(self, acc: Acc, hyper: Hyper) -> tuple[Params, Acc]:
+        return acc, acc
+
+
+class WeightedSum(LinearRule):
+    """The paper's aggregation."""
+
+    def step(self, contribution: Params, weight: jax.Array, hyper: Hyper) -> Params:
+        factor = hyper["server_lr"] * weight
+        return jax.tree.map(lambda c: factor.astype(c.dtype) * c, contribution)
+
+
+class ServerOptimizer(ABC):
+    """How the server moves along a round's contribution."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """The optimiser in a few words."""
+
+    @abstractmethod
+    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
+        """The Optax solver at a server learning rate."""
+
+    @abstractmethod
+    def spec(self) -> dict[str, object]:
+        """The optimiser as a JSON object."""
+
+
+@dataclass(frozen=True)
+class SlowMo(ServerOptimizer):
+    """Server momentum."""
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        _share("SlowMo", "momentum", self.momentum)
+
+    @property
+    def label(self) -> str:
+        return f"SlowMo({self.momentum:g})"
+
+    def spec(self) -> dict[str, object]:
+        return {"name": "slowmo", "momentum": self.momentum}
+
+    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
+        return optax.sgd(server_lr, momentum=self.momentum)
+
+
+@dataclass(frozen=True)
+class FedAdam(ServerOptimizer):
+    """Adam on the round's contribution; `eps` is τ, large where contributions are small."""
+
+    b1: float = 0.9
+    b2: float = 0.99
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _share(type(self).__name__, "b1", self.b1)
+        _share(type(self).__name__, "b2", self.b2)
+        positive_number(f"{type(self).__name__}: eps", self.eps)
+
+    @property
+    def label(self) -> str:
+        name = type(self).__name__
+        return name if self == type(self)() else f"{name}({self.b1:g}, {self.b2:g}, {self.eps:g})"
+
+    def spec(self) -> dict[str, object]:
+        return {"name": type(self).__name__.lower(), "b1": self.b1, "b2": self.b2, "eps": self.eps}
+
+    def second(self, v: Any, g: Any) -> Any:
+        """The second mean."""
+        return self.b2 * v + (1 - self.b2) * g**2
+
+    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
+        return _adaptive(server_lr, self.b1, self.eps, self.second)
+
+
+@dataclass(frozen=True)
+class FedYogi(FedAdam):
+    """Yogi on the round's contribution: its second mean grows in steps that do not depend on its size."""
+
+    def second(self, v: Any, g: Any) -> Any:
+        return v - (1 - self.b2) * g**2 * jnp.sign(v - g**2)
+
+
+@dataclass(frozen=True)
+class FedAdaGrad(ServerOptimizer):
+    """AdaGrad on the round's contribution."""
+
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        positive_number("FedAdaGrad: eps", self.eps)
+
+    @property
+    def label(self) -> str:
+        return "FedAdaGrad" if self == FedAdaGrad() else f"FedAdaGrad({self.eps:g})"
+
+    def spec(self) -> dict[str, object]:
+        return {"name": "fedadagrad", "eps": self.eps}
+
+    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
+        return _adaptive(server_lr, 0.0, self.eps, lambda v, g: v + g**2)
+
+
+def _adaptive(server_lr: Any, b1: float, eps: float, second: Callable[[Any, Any], Any]) -> optax.GradientTransformation:
+    """Algorithm 2 of Reddi et al.: m ← b1 m + (1 − b1) g, v by `second`, step −η_g m/(√v + τ); m = 0, v = τ² at first.
+
+    Optax's own correct the means for their start, or put τ under the root.
+    """
+
+    def init(params: Params) -> tuple[Params, Params]:
+        return zeros(params), jax.tree.map(lambda x: jnp.full_like(x, eps**2), params)
+
+    def update(gradient: Params, state: tuple[Params, Params], params: Params = None) -> Any:
+        first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state[0], gradient)
+        v = jax.tree.map(second, state[1], gradient)
+        step = jax.tree.map(lambda m, x: (-server_lr * m / (jnp.sqrt(x) + eps)).astype(m.dtype), first, v)
+        return step, (first, v)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _share(who: str, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise InputError(f"{who}: {name} {value!r} does not do; give a number from 0 to below 1")
+
+
+WEIGHTED_SUM = WeightedSum()
+
+
+class Held(NamedTuple):
+    """What the server holds of the round in the making, and from round to round."""
+
+    model: Params
+    step: Params
+    """Σ ω_i Δ_i so far."""
+    mass: jax.Array
+    """Σ ω_i so far."""
+    memory: Memory
+    """The correction's."""
+    solver: Any
+    """The optimiser's."""
+
+
+@dataclass(frozen=True)
+class SteppingServer(ServerRule):
+    """One step a round, along the sum of its contributions, with an optimiser and what a correction remembers."""
+
+    correction: Correction | None = None
+    optimizer: ServerOptimizer | None = None
+
+    def start(self, params: Params) -> Acc:
+        return Held(
+            params,
+            zeros(params),
+            jnp.zeros((), jax.tree.leaves(params)[0].dtype),
+            () if self.correction is None else self.correction.server_start(params),
+            () if self.optimizer is None else self.optimizer.transformation(1.0).init(params),
+        )
+
+    def add(self, acc: Acc, arrival: Arrival, hyper: Hyper) -> Acc:
+        weight = arrival.weight.astype(acc.mass.dtype)
+        memory = acc.memory
+        if self.correction is not None:
+            memory = self.correction.receive(memory, arrival.answer, arrival.share)
+        step = plus(acc.step, arrival.answer.change, weight)
+        return acc._replace(step=step, mass=acc.mass + weight, memory=memory)
+
+    def close(self, acc: Acc, hyper: Hyper) -> tuple[Params, Acc]:
+        step, solver = acc.step, acc.solver
+        if self.correction is not None:
+            step = self.correction.shifted(step, acc.memory, acc.mass)
+        if self.optimizer is None:
+            model = plus(acc.model, step, hyper["server_lr"])
+        else:
+            downhill = jax.tree.map(jnp.negative, step)
+            update, solver = self.optimizer.transformation(hyper["server_lr"]).update(downhill, solver, acc.model)
+            model = plus(acc.model, update)
+        came = acc.mass != 0  # a round of dropped updates alone is no step
+        model, solver = jax.tree.map(partial(jnp.where, came), (model, solver), (acc.model, acc.solver))
+        return model, Held(model, zeros(model), jnp.zeros_like(acc.mass), acc.memory, solver)
+
+    def letter(self, acc: Acc) -> Any:
+        return () if self.correction is None else self.correction.letter(acc.memory)
+
+
+@dataclass(frozen=True)
+class MixModels(ServerRule):
+    """FedAsync's server: the model moves towards the client's model, not by the client's contribution.
+
+    θ_i = θ^ρ + Δ_i, so that θ + ω(θ_i − θ) also undoes, by ω, what others have done since θ^ρ.
+    """
+
+    label: ClassVar[str] = "mixing"
+
+    def spec(self) -> dict[str, object]:
+        """The rule as a JSON object."""
+        return {"name": "mixing"}
+
+    def start(self, params: Params) -> Acc:
+        return params
+
+    def add(self, acc: Acc, arrival: Arrival, hyper: Hyper) -> Acc:
+        theirs = jax.tree.map(jnp.add, arrival.base.model, arrival.answer.change)
+        away = jax.tree.map(jnp.subtract, theirs, acc)
+        return plus(acc, away, hyper["server_lr"] * arrival.weight)
+
+    def close(self, acc: Acc, hyper: Hyper) -> tuple[Params, Acc]:
+        return acc, acc
+
+
+def server_rule(parts: Parts) -> ServerRule:
+    """The server of a scheme with these parts: the plain sum wherever that is all there is."""
+    correction, chosen = parts.correction, parts.server
+    remembering = correction if correction is not None and correction.remembers else None
+    if isinstance(chosen, MixModels):
+        if remembering is not None:
+            raise InputError(
+                f"{remembering.label}: its server goes by contributions, while FedAsync's mixes models; use one of them"
+            )
+        return chosen
+    if chosen is None and remembering is None:
+        return WEIGHTED_SUM
+    return SteppingServer(remembering, chosen)

@@ -1,0 +1,223 @@
+"""Δ_i = θ_i^{K} − θ^{ρ_i(n)}: what a client sends back after K steps from the model it was sent (section 2.1).
+
+    θ_i^{k+1} = θ_i^{k} + u(∇L_i(θ_i^{k}, ξ_k))          u a solver's update, −η_l · gradient for SGD
+
+Δ_i is the `contribution`, K `local_steps`, ξ_k the k-th batch of the job, of B = `batch_size` rows.
+
+K steps of SGD, or of any Optax solver, with a fresh state for each job.
+
+    g ← ∇L_i(θ, ξ_k);   g ← g · min(1, clip/‖g‖);   SGD: θ ← θ − η_l·g
+
+η_l is `local_lr`, K `local_steps`, B `batch_size`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import sqrt
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedtempo.errors import InputError
+from fedtempo.grid import RATE, Axis, Value, counts, numbers
+from fedtempo.training.batches import DRAWS, Draw
+
+Params = Any
+State = Any
+Hyper = Mapping[str, jax.Array]
+Gradient = Callable[[Params, Any], Params]
+"""(θ, k) → ∇L_i(θ, ξ_k)."""
+STEPS = "client_steps"
+"""Under this name of `Hyper` a job finds its own number of steps, where clients differ in it."""
+
+
+class Sent(NamedTuple):
+    """What a client is sent."""
+
+    model: Params
+    """θ^{ρ_i(n)}."""
+    letter: Any = ()
+    """What a method tells clients beside the model, as SCAFFOLD's control variate."""
+
+
+class Answer(NamedTuple):
+    """What a client sends back."""
+
+    change: Params
+    """Δ_i."""
+    report: Any = ()
+    """What a method tells the server beside the contribution."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kind of local work, its shape settled. The engine asks `work` for every job."""
+
+    steps: int
+    batch_size: int | None
+    """None: all rows of the client, in every step."""
+    draw: Draw
+    work: Callable[[Gradient, Params, State, Hyper], tuple[Params, State]]
+    """(gradient, model sent, client's state, hyper-parameters) → contribution, client's state."""
+    init: Callable[[Params], State] = lambda params: ()
+    """What a client keeps from job to job: nothing, unless a method needs it."""
+
+
+class LocalRule(ABC):
+    """What a client does with a model; its hyper-parameters are axes of the study."""
+
+    @property
+    @abstractmethod
+    def axes(self) -> tuple[Axis, ...]:
+        """The hyper-parameters, with their values."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is SGD and nothing else: Δ_i = −η_l Σ gradients."""
+        return False
+
+    @abstractmethod
+    def job(self, shape: Mapping[str, Value]) -> Job:
+        """The work for one choice of the axes that are not traced."""
+
+    @abstractmethod
+    def spec(self) -> dict[str, object]:
+        """The rule as a JSON object."""
+
+
+Number = float | Sequence[float]
+Count = int | None | Sequence[int | None]
+
+Schedule = Literal["constant", "horizon"]
+SCHEDULES: tuple[Schedule, ...] = ("constant", "horizon")
+
+_TAKEN = (STEPS, "learning_rate", "server_lr", "scheme", "weights", "seed", "time", "client")
+"""Names that a solver's option cannot have: they mean other things in a study."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptax(LocalRule):
+    """K steps of an Optax solver: ``LocalOptax(solver=optax.adam, lr=1e-3, options={"b1": 0.9}, …)``.
+
+    `solver` is called with `learning_rate` and the `options`; each option may be a number or a list of numbers.
+    """
+
+    solver: Callable[..., optax.GradientTransformation]
+    steps: int | Sequence[int] = 1
+    lr: Number = 0.1
+    batch_size: Count = 32
+    """None: all rows of the client in every step."""
+    clip: Number | None = None
+    """Gradients longer than this are shortened to it."""
+    draw: Draw = "uniform"
+    """`uniform`: rows with replacement; `epochs`: each row once an epoch."""
+    schedule: Schedule = "constant"
+    """`horizon`: η_l = lr/√(KN), N the rounds of the run (section 4.1); `constant`: η_l = lr."""
+    options: Mapping[str, Number] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise InputError(f"schedule: {self.schedule!r} is not known; use one of {', '.join(SCHEDULES)}")
+        if self.draw not in DRAWS:
+            raise InputError(f"draw: {self.draw!r} is not known; use one of {', '.join(DRAWS)}")
+        names = [axis.name for axis in self.axes]
+        for name in self.options:
+            if name in _TAKEN or names.count(name) > 1:
+                raise InputError(f"options: {name!r} is the name of something else; leave it out, or give it by itself")
+        if not callable(self.solver):
+            raise InputError(f"solver: {self.solver!r} cannot be called; give an Optax solver such as optax.adam")
+        try:
+            made = self.transformation({axis.name: axis.values[0] for axis in self.axes})
+        except TypeError as error:
+            raise InputError(f"solver: {self._name} cannot be made ({error}); check its options") from None
+        if not (hasattr(made, "init") and hasattr(made, "update")):
+            raise InputError(f"solver: {self._name} makes no Optax transformation; give one such as optax.adam")
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        rate = numbers(RATE, self.lr)
+        clip = () if self.clip is None else (numbers("clip", self.clip),)
+        others = tuple(numbers(name, value, reaches=True) for name, value in self.options.items())
+        shape = (counts("local_steps", self.steps), counts("batch_size", self.batch_size, none="all rows"))
+        return (*shape, rate, *clip, *others)
+
+    def job(self, shape: Mapping[str, Value]) -> Job:
+        steps, batch_size = shape["local_steps"], shape["batch_size"]
+        assert isinstance(steps, int)
+        assert batch_size is None or isinstance(batch_size, int)
+        return Job(steps, batch_size, self.draw, _work(self.transformation, steps))
+
+    def rate(self, lr: float, steps: int, rounds: int) -> float:
+        """η_l of a run of `rounds` rounds."""
+        return lr if self.schedule == "constant" else lr / sqrt(steps * max(1, rounds))
+
+    def transformation(self, hyper: Mapping[str, Any]) -> optax.GradientTransformation:
+        """The solver with these hyper-parameters."""
+        solver = self.solver(learning_rate=hyper[RATE], **{name: hyper[name] for name in self.options})
+        return solver if self.clip is None else optax.chain(optax.clip_by_global_norm(hyper["clip"]), solver)
+
+    @property
+    def _name(self) -> str:
+        function = self.solver.func if isinstance(self.solver, partial) else self.solver
+        name = getattr(function, "__name__", type(function).__name__)
+        module = getattr(function, "__module__", "")
+        if isinstance(self.solver, partial):
+            bound = [*map(repr, self.solver.args), *(f"{k}={v!r}" for k, v in self.solver.keywords.items())]
+            name += f"({', '.join(bound)})"
+        return f"{module.split('.')[0]}.{name}" if module else name
+
+    def spec(self) -> dict[str, object]:
+        return {
+            "solver": self._name,
+            "draw": self.draw,
+            **({"schedule": self.schedule} if self.schedule != "constant" else {}),
+            **{axis.name: list(axis.values) if axis.listed else axis.values[0] for axis in self.axes},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGD(LocalOptax):
+    """K steps of stochastic gradient descent; `momentum` starts from nothing in each job."""
+
+    solver: Callable[..., optax.GradientTransformation] = optax.sgd
+    momentum: Number | None = None
+
+    def __post_init__(self) -> None:
+        if self.momentum is not None:
+            object.__setattr__(self, "options", {**self.options, "momentum": self.momentum})
+        super().__post_init__()
+
+    @property
+    def plain(self) -> bool:
+        return self.solver is optax.sgd and self.clip is None and not self.options
+
+
+def _work(
+    transformation: Callable[[Hyper], optax.GradientTransformation], steps: int
+) -> Callable[[Gradient, Params, State, Hyper], tuple[Params, State]]:
+    """The contribution is summed up by itself: the difference of two nearly equal models would lose digits."""
+
+    def work(gradient: Gradient, sent: Params, state: State, hyper: Hyper) -> tuple[Params, State]:
+        solver = transformation(hyper)
+
+        def step(k: Any, carry: tuple[Params, Any]) -> tuple[Params, Any]:
+            moved, memory = carry
+            here = jax.tree.map(jnp.add, sent, moved)
+            update, memory = solver.update(gradient(here, k), memory, here)
+            return jax.tree.map(lambda m, u: m + u.astype(m.dtype), moved, update), memory
+
+        memory = solver.init(sent)
+        if steps == 1 and STEPS not in hyper:
+            update, _ = solver.update(gradient(sent, 0), memory, sent)
+            return jax.tree.map(lambda s, u: u.astype(s.dtype), sent, update), state
+        still = jax.tree.map(jnp.zeros_like, sent)
+        moved, _ = jax.lax.fori_loop(0, hyper.get(STEPS, steps), step, (still, memory))
+        return moved, state
+
+    return work

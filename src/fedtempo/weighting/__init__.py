@@ -1,0 +1,1 @@
+"""What a contribution weighs: importance, long-run shares, weight rules, weights and windows."""

@@ -1,0 +1,283 @@
+"""d_i, the weights of a scheme's clients (section 2.3), and q_i, what they amount to over a run (section 2.4).
+
+    ω_i(n) = d_i × draws × s(n − ρ_i(n))        q_i = d_i × participation_i × mean of s
+
+d_i are `weights`, ω_i(n) is the applied weight, q_i the expected weight; weight_rules.py has the rules for d_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtempo.clock.importance import Importance
+from fedtempo.clock.rules import FixedInterval, IntervalStages, SampledClients
+from fedtempo.clock.ticks import Exact, text
+from fedtempo.clock.timeline import Timeline
+from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.errors import InputError
+from fedtempo.schemes.named import Scheme
+from fedtempo.weighting.long_run import LongRun, Participation, of_all, weights_by_stretch
+from fedtempo.weighting.weight_rules import (
+    WEIGHT_RULES,
+    Discounted,
+    Identical,
+    ImportanceOnly,
+    TimeBased,
+    Tracker,
+    WeightRule,
+    weight_rule,
+)
+
+__all__ = [
+    "WEIGHT_RULES",
+    "Discounted",
+    "Identical",
+    "ImportanceOnly",
+    "TimeBased",
+    "WeightRule",
+    "Weights",
+    "expected_of",
+    "expected_weights",
+    "participation_of",
+    "weight_rule",
+    "weights",
+    "weights_of",
+]
+
+_LONG_RUN = 2_000_000
+"""About how many updates stand for the long run of weights that change with what has happened."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weights(Sequence[Fraction | float]):
+    """d_i, client by client: rationals where they are known exactly, else floats. ``np.asarray(w)`` gives floats.
+
+    A scheme with stages has a set of weights a stage: ``w.stage(k)``. Weights that follow from the rounds are known for
+    a timeline only: ``w.applied(line)``; `values` are then what a contribution weighs in the long run, where known.
+    """
+
+    values: Floats
+    """[stages, clients]"""
+    exact: tuple[tuple[Fraction, ...] | None, ...]
+    first_rounds: tuple[int, ...]
+    """The round with which each stage begins."""
+    rule: WeightRule
+    importance: Importance | None = None
+    """p_i, for rules whose weights follow from the rounds."""
+    first_times: tuple[Fraction, ...] | None = None
+    """The time with which each stage begins, where clients come or go for good; `first_rounds` is then empty."""
+
+    @property
+    def num_stages(self) -> int:
+        """1, unless the scheme has stages."""
+        return len(self.values)
+
+    def stage(self, number: int) -> Weights:
+        """The weights of one stage."""
+        one = replace(self, values=self.values[[number]], exact=(self.exact[number],), first_rounds=(0,))
+        return replace(one, first_times=None)
+
+    @property
+    def tracked(self) -> bool:
+        """Whether the weights follow from who has taken part in the rounds so far."""
+        return self._tracker() is not None
+
+    def _tracker(self) -> Tracker | None:
+        track = self.rule.tracker(self.importance or Importance(None, len(self)), len(self))
+        if track is not None and self.importance is None:
+            raise InputError(f"{self.rule.label}: these weights need each client's importance; make them by ft.weights")
+        return track
+
+    def _only(self) -> tuple[Floats, tuple[Fraction, ...] | None]:
+        if self.tracked:
+            raise InputError(f"{self.rule.label}: these weights follow from the rounds; use .applied(timeline)")
+        if self.num_stages > 1:
+            raise InputError("these weights change with the stage; use .stage(k) or .applied(timeline)")
+        return self.values[0], self.exact[0]
+
+    def __len__(self) -> int:
+        return int(self.values.shape[1])
+
+    @overload
+    def __getitem__(self, index: int) -> Fraction | float: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Fraction | float, ...]: ...
+    def __getitem__(self, index: int | slice) -> Fraction | float | tuple[Fraction | float, ...]:
+        values, rational = self._only()
+        return (rational if rational is not None else tuple(values.tolist()))[index]
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> NDArray[np.float64]:
+        values, _ = self._only()
+        return np.array(values, dtype=dtype)  # type: ignore[call-overload, no-any-return]
+
+    def applied(self, line: Timeline) -> Floats:
+        """ω_i(n) of every update of a timeline: d_i of its stage × draws × discount."""
+        if line.first_round and self.tracked:
+            raise InputError(
+                f"{self.rule.label}: these weights follow from all rounds since the first, and the timeline begins "
+                f"with round {line.first_round}; give the whole one and cut what it gives, or use .applier()"
+            )
+        return self.applier()(line)
+
+    def applier(self) -> Tracker:
+        """ω_i(n) of every update of the parts of a run, which it must be given in order, from round 0 on."""
+        track = self._tracker()
+        if track is None:
+            return self._constant
+        due = 0
+
+        def apply(line: Timeline) -> Floats:
+            nonlocal due
+            if line.first_round != due:
+                raise InputError(
+                    f"{self.rule.label}: rounds from {line.first_round} on came where round {due} was due; give all "
+                    "parts of a run in order"
+                )
+            due += line.num_rounds
+            return track(line) * self._factor(line)
+
+        return apply
+
+    def _constant(self, line: Timeline) -> Floats:
+        return self.values[self._stage_of(line), line.client] * self._factor(line)
+
+    def _stage_of(self, line: Timeline) -> NDArray[np.int64]:
+        """[updates] the stage of the round that took each."""
+        number = line.round_of_update
+        if self.first_times is None:
+            return np.searchsorted(np.array(self.first_rounds), number, side="right") - 1
+        begins = np.array([int(begin // line.unit) for begin in self.first_times])
+        return np.searchsorted(begins, line.ends[number - line.first_round], side="left") - 1
+
+    def _factor(self, line: Timeline) -> Floats:
+        return self.rule.discount(line.staleness) * (1 if line.draws is None else line.draws)
+
+    def __repr__(self) -> str:
+        if self.tracked:
+            return f"Weights({self.rule.label}, {len(self)} clients)"
+        if self.num_stages > 1:
+            return f"Weights({self.num_stages} stages, {len(self)} clients)"
+        shown = [text(w) if isinstance(w, Fraction) else f"{w:.6g}" for w in self[:6]]
+        return f"Weights([{', '.join(shown)}{', …' if len(self) > 6 else ''}])"
+
+
+def weights_of(scheme: Scheme, run: LongRun, rule: WeightRule) -> Weights:
+    """d_i of a scheme whose long run is known; a scheme's own weights in place of time-based ones."""
+    waiting = scheme.waiting
+    if scheme.own_weights is not None:
+        rule = rule.fitted(scheme.own_weights)
+    rule.check(run)
+    availability = run.times.availability
+    changing = availability is not None and availability.changes
+    if changing and rule.tracker(run.importance, run.times.num_clients) is None:
+        stages, precise, begins = weights_by_stretch(waiting, run, rule)
+        return Weights(stages, precise, (), rule, run.importance, begins)
+    if not isinstance(waiting, IntervalStages):
+        values, rational = _unforeseen(scheme, run, rule) if waiting.asks_for else _base(rule, run)
+        return Weights(values[None, :], (rational,), (0,), rule, run.importance)
+    found = [_base(rule, LongRun(FixedInterval(wait), run.times, run.importance, run.seed)) for wait in waiting.waits]
+    values = np.array([v for v, _ in found])
+    return Weights(values, tuple(e for _, e in found), waiting.first_rounds(), rule, run.importance)
+
+
+def _base(rule: WeightRule, run: LongRun) -> tuple[Floats, tuple[Fraction, ...] | None]:
+    return rule.base(run.importance, run.participation)
+
+
+def _unforeseen(scheme: Scheme, run: LongRun, rule: WeightRule) -> tuple[Floats, tuple[Fraction, ...] | None]:
+    """d_i where nobody knows ahead who will be chosen; but maybe how many."""
+    clients, waiting = run.times.num_clients, scheme.waiting
+    if rule.tracker(run.importance, clients) is not None:
+        return np.full(clients, np.nan), None
+    if rule.needs_shares or not isinstance(waiting, SampledClients):
+        raise InputError(
+            f"{scheme}: how often it chooses a client follows from trained models, so that no {rule.label} weights "
+            f"are known ahead; cure it, as ft.CuredSampling({scheme}, window=8, biased=2), or give weights='identical' "
+            "to see the bias"
+        )
+    each = waiting.draws_a_round(clients) / clients
+    return rule.base(run.importance, Participation(np.full(clients, float(each)), (each,) * clients, "closed form"))
+
+
+def expected_of(run: LongRun, weights: Weights) -> Floats:
+    """q_i = d_i × participation_i × mean discount: what training minimises is Σ q_i L_i (in the last stage)."""
+    if weights.tracked:
+        assured = weights.rule.assured(run.importance)
+        return _mean_applied(run, weights) if assured is None else assured
+    last = weights.stage(weights.num_stages - 1)
+    return np.asarray(last) * run.participation.share * _mean_discount(run, weights.rule)
+
+
+def _mean_applied(run: LongRun, weights: Weights) -> Floats:
+    """Mean of ω_i(n) over a long run, without its first tenth."""
+    clients = run.times.num_clients
+    rounds = max(1000, _LONG_RUN // clients)
+    apply, early, total, seen = weights.applier(), np.zeros(clients), np.zeros(clients), 0
+    for chunk in run.record.rounds(rounds):
+        applied = apply(chunk)
+        total += np.bincount(chunk.client, weights=applied, minlength=clients)
+        first = chunk.round_of_update < rounds // 10
+        early += np.bincount(chunk.client[first], weights=applied[first], minlength=clients)
+        seen += chunk.num_rounds
+    return (total - early) / (seen - rounds // 10) if seen > rounds // 10 else total / seen
+
+
+def _mean_discount(run: LongRun, rule: WeightRule) -> Floats | float:
+    """Mean of s(delay) over each client's contributions: over the limit cycle, or over a long run."""
+    if type(rule).discount is WeightRule.discount:
+        return 1.0
+    everybody, run = run, run.lasting
+    cycle = run.observation.cycle
+    begin, stop = (0, run.observation.rounds) if cycle is None else (cycle.start, cycle.start + cycle.length)
+    clients = run.times.num_clients
+    total, count = np.zeros(clients), np.zeros(clients)
+    for chunk in run.record.rounds(stop):
+        part = chunk[max(0, begin - chunk.first_round) :]
+        draws = np.ones(part.num_updates) if part.draws is None else part.draws
+        total += np.bincount(part.client, weights=draws * rule.discount(part.staleness), minlength=clients)
+        count += np.bincount(part.client, weights=draws, minlength=clients)
+    return of_all(everybody, np.divide(total, count, out=np.zeros(clients), where=count > 0))
+
+
+def participation_of(
+    scheme: Scheme, times: ClientTimes, *, importance: Iterable[Exact] | None = None, seed: int = 0
+) -> Participation:
+    """The share of rounds in which each client takes part, in the long run."""
+    return LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed).participation
+
+
+def weights(
+    scheme: Scheme,
+    times: ClientTimes,
+    *,
+    importance: Iterable[Exact] | None = None,
+    rule: str | WeightRule | None = None,
+    seed: int = 0,
+) -> Weights:
+    """d_i: the scheme's own, or time-based (unbiased), unless another rule is named; exact where the times are."""
+    run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
+    return weights_of(scheme, run, _rule_of(scheme, rule))
+
+
+def _rule_of(scheme: Scheme, given: str | WeightRule | None) -> WeightRule:
+    own = scheme.parts.own_weights if given is None else None
+    return own or weight_rule("time-based" if given is None else given)
+
+
+def expected_weights(
+    scheme: Scheme,
+    times: ClientTimes,
+    *,
+    importance: Iterable[Exact] | None = None,
+    rule: str | WeightRule | None = None,
+    seed: int = 0,
+) -> Floats:
+    """q_i: training minimises Σ q_i L_i, which is the federated loss when q_i is proportional to p_i."""
+    run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
+    return expected_of(run, weights_of(scheme, run, _rule_of(scheme, rule)))

@@ -1,0 +1,115 @@
+"""Who is who: numbers that stay while node ids change."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+from fedtempo.flower.client_registry import Roster, named
+
+
+def nodes(*ids, **keys) -> list:
+    listed = [SimpleNamespace(node_id=n, public_key=b"") for n in ids]
+    return listed + [SimpleNamespace(node_id=int(n[1:]), public_key=key.encode()) for n, key in keys.items()]
+
+
+def said(changes) -> list:
+    return [(change.client, change.there, change.kind) for change in changes]
+
+
+def test_nodes_are_numbered_by_their_ids_as_they_come() -> None:
+    roster = Roster()
+    assert said(roster.look(nodes(30, 10))) == [(0, True, "joined"), (1, True, "joined")]
+    assert roster.names == ("node 10", "node 30")
+    assert roster.look(nodes(10, 30)) == []
+    assert said(roster.look(nodes(30, 20))) == [(0, False, "left"), (2, True, "joined")]
+    assert roster.there == [1, 2]
+    assert said(roster.look(nodes(10, 30, 20))) == [(0, True, "came back")], "a node that was not heard of for a while"
+    assert said(roster.look(nodes(10, 30, 20, 40))) == [(3, True, "joined")], "without a key it is a stranger"
+
+
+def test_a_key_is_recognised() -> None:
+    roster = Roster()
+    roster.look(nodes(n1="alice", n2="bob"))
+    assert len({*roster.names}) == 2
+    roster.look(nodes(n2="bob"))
+    assert said(roster.look(nodes(n2="bob", n9="alice"))) == [(0, True, "came back")]
+    assert roster.node_of(0) == 9
+    both = roster.look(nodes(n2="bob", n20="alice"))
+    assert said(both) == [(0, False, "left"), (0, True, "came back")], "gone and back between two looks"
+
+
+def test_a_second_node_with_a_living_nodes_key_is_a_client_of_its_own_until_the_first_goes() -> None:
+    roster = Roster()
+    roster.look(nodes(n1="alice"))
+    assert said(roster.look(nodes(n1="alice", n2="alice"))) == [(1, True, "joined"), (1, None, "same identity")]
+    assert roster.look(nodes(n1="alice", n2="alice")) == [], "said once"
+    assert roster.names[1] == "node 2"
+    assert said(roster.look(nodes(n2="alice"))) == [
+        (0, False, "left"),
+        (1, False, "came back"),
+        (0, True, "came back"),
+    ]
+    assert roster.there == [0]
+    assert roster.node_of(0) == 2
+
+
+def test_a_name_is_recognised_with_the_first_reply() -> None:
+    roster = Roster()
+    roster.look(nodes(1, 2))
+    assert roster.introduce(0, "seven") == []
+    assert roster.introduce(0, "eight") == [], "a name stays"
+    assert roster.names == ("seven", "node 2")
+    roster.look(nodes(2))
+    roster.look(nodes(2, 3))
+    assert said(roster.introduce(2, "seven")) == [(2, False, "came back"), (0, True, "came back")]
+    assert roster.node_of(0) == 3
+    assert roster.node_of(2) is None
+    assert roster.introduce(0, "seven") == []
+
+
+def test_a_name_of_a_living_client_is_given_when_that_one_goes() -> None:
+    """A crashed node stays connected for a while, and its successor is there before it is gone."""
+    roster = Roster()
+    roster.look(nodes(1))
+    roster.introduce(0, "seven")
+    roster.look(nodes(1, 2))
+    assert said(roster.introduce(1, "seven")) == [(1, None, "same identity")]
+    assert roster.introduce(1, "seven") == [], "said once"
+    roster.look(nodes(2))
+    assert said(roster.introduce(1, "seven")) == [(1, False, "came back"), (0, True, "came back")]
+
+
+def test_a_key_that_is_new_at_each_start_does_not_hide_the_name() -> None:
+    roster = Roster()
+    roster.look(nodes(n1="made at start"))
+    roster.introduce(0, "seven")
+    roster.look(nodes(n2="made at the next start"))
+    assert said(roster.introduce(1, "seven")) == [(1, False, "came back"), (0, True, "came back")]
+    assert roster.names[0] == "seven"
+    roster.look(nodes())
+    assert said(roster.look(nodes(n3="made at the next start"))) == [(0, True, "came back")]
+
+
+def test_what_is_saved_is_what_comes_back() -> None:
+    roster = Roster()
+    roster.look(nodes(1, n2="alice", n3="bob"))
+    roster.introduce(2, "seven")
+    roster.look(nodes(n2="alice", n3="bob"))
+    copy = Roster.restore(json.loads(json.dumps(roster.snapshot())))
+    assert copy.names == roster.names
+    assert copy.there == roster.there == [1, 2]
+    for each in (roster, copy):
+        changes = each.look(nodes(n9="alice"))
+        assert said(changes) == [(1, False, "left"), (2, False, "left"), (1, True, "came back")]
+        assert said(each.look(nodes(1, n9="alice"))) == [(0, True, "came back")], "known by its node alone"
+
+
+def test_names_in_metrics() -> None:
+    assert named({"id": 3, "loss": 0.5}, "id") == "3"
+    assert named({"id": 3.0}, "id") == "3"
+    assert named({"id": 2.5}, "id") == "2.5"
+    assert named({"id": [1, 2]}, "id") is None
+    assert named({"loss": 0.5}, "id") is None
+    assert named({"id": 3}, None) is None
+    assert named({"id": float("nan")}, "id") == "nan"

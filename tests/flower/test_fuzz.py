@@ -1,0 +1,322 @@
+"""Any order of events through the fake Grid: what is accepted enters one round, as it was sent; nothing else does."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+
+import numpy as np
+import pytest
+from flwr.app import MetricRecord
+
+import fedtempo as ft
+import fedtempo.flower.strategy as strategy_module
+from fedtempo.clock.events import Arrived, Joined, Left
+from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded
+from fedtempo.flower.reply_handler import ClientDesk
+from fedtempo.flower.state import Saver
+from fedtempo.flower.training import Training
+from support.flower_fake import (
+    SECOND,
+    FakeGrid,
+    Killed,
+    VirtualClock,
+    answer,
+    arrays_of,
+    failure,
+    make_message,
+    record_of,
+)
+
+CASES = int(os.environ.get("FEDTEMPO_CASES", "400")) // 4
+"""A hundred, unless `make fuzz` asks for more."""
+SHARDS = 10
+SIZE = 5
+WAIT = SECOND
+SCHEMES = (
+    lambda **o: FedAvg(**o),
+    lambda **o: AsyncFedAvg(**o),
+    lambda **o: FedFix(1, **o),
+    lambda **o: FedBuff(2, **o),
+)
+SERVERS = (None, None, ft.SlowMo(0.5), ft.FedAdam(), ft.MixModels())
+KINDS = ("good",) * 14 + ("error", "nan", "inf", "shape", "keys", "zero", "huge", "hang", "double", "slow")
+
+
+class World:
+    """Nodes that come and go and answer as they like; each good answer is the model plus a step of its own."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+        self.costs = draw.random() < 0.3
+        self.grid = FakeGrid(VirtualClock(wakes=draw.random() < 0.7))
+        if self.costs:
+            self.grid.push_cost = draw.choice([0, SECOND // 10, 3 * SECOND])
+            self.grid.pull_cost = draw.choice([0, SECOND // 20])
+        self.steps: dict[int, np.ndarray] = {}
+        self.told: dict[int, tuple[int, int, int]] = {}
+        """By token: node, job and base version of the message that it answers."""
+        self.bad: set[int] = set()
+        self.next_node = 100
+        self.named = draw.random() < 0.3
+        for device in range(draw.randint(2, 5)):
+            self.connect(device)
+        for _ in range(draw.randint(0, 6)):
+            self.grid.at(draw.randint(1, 200) / 10, self._disturb)
+
+    def connect(self, device: int) -> None:
+        key = f"key {device}".encode() if self.draw.random() < 0.5 else b""
+        self.grid.connect(self.next_node, self.behave(device, self.next_node), key)
+        self.next_node += 1
+
+    def _disturb(self) -> None:
+        nodes = list(self.grid.nodes)
+        kind = self.draw.random()
+        if kind < 0.4 and nodes:
+            self.grid.disconnect(self.draw.choice(nodes))
+        elif kind < 0.6 and nodes:  # gone and back at once, as another node
+            self.grid.disconnect(self.draw.choice(nodes))
+            self.connect(self.draw.randrange(6))
+        else:
+            self.connect(self.draw.randrange(6))
+
+    def behave(self, device: int, node: int):
+        def behave(message):
+            draw, token = self.draw, len(self.steps)
+            kind = draw.choice(KINDS)
+            config = message.content["config"]
+            step = np.array([draw.uniform(-1, 1) for _ in range(SIZE)])
+            self.steps[token] = step
+            self.told[token] = node, config["job"], config["base-version"]
+            arrays = {"theta": arrays_of(message)["theta"] + step}
+            metrics = {"num-examples": draw.randint(1, 50), "token": token, "who": device}
+            work = draw.randint(1, 25) * SECOND // 10
+            if kind not in ("good", "double", "slow", "huge"):
+                self.bad.add(token)
+            match kind:
+                case "error":
+                    return [(work, failure(message))]
+                case "hang":
+                    return []
+                case "slow":
+                    return [(work + 30 * SECOND, answer(message, arrays, metrics))]
+                case "nan" | "inf":
+                    arrays["theta"][draw.randrange(SIZE)] = float(kind)
+                case "shape":
+                    arrays["theta"] = arrays["theta"][1:]
+                case "keys":
+                    arrays["other"] = arrays.pop("theta")
+                case "zero":
+                    metrics["num-examples"] = draw.choice([0, -3])
+                case "huge":
+                    step += 1e8  # the first few may enter: nobody knows yet what is usual
+                    arrays["theta"] = arrays["theta"] + 1e8
+            reply = (work, answer(message, arrays, metrics))
+            return [reply, reply] if kind == "double" else [reply]
+
+        return behave
+
+
+def tokens(records, key) -> MetricRecord:
+    return MetricRecord({"tokens": [int(next(iter(r.metric_records.values()))["token"]) for r in records]})
+
+
+class PlainServer:
+    """The global model, by the equations of `fedtempo.training.server_rules`; η_g = 0.5."""
+
+    def __init__(self, rule) -> None:
+        self.rule, self.models = rule, [np.zeros(SIZE)]
+        self.largest = 1.0
+        self._sum, self._taken = np.zeros(SIZE), 0
+        self._first, self._second = np.zeros(SIZE), np.full(SIZE, 1e-6)
+
+    def take(self, update, step) -> None:
+        """An update enters the round."""
+        if isinstance(self.rule, ft.MixModels):  # one after the other
+            step = self.models[update.base] + step - (self.models[-1] + 0.5 * self._sum)
+        self._sum, self._taken = self._sum + update.weight * update.clipped * step, self._taken + 1
+
+    def close(self) -> None:
+        """The next model; an empty round is no step."""
+        change = self._sum
+        if self._taken and isinstance(self.rule, ft.SlowMo):
+            change = self._first = 0.5 * self._first + change
+        if self._taken and isinstance(self.rule, ft.FedAdam):
+            self._first = 0.9 * self._first + 0.1 * change
+            self._second = 0.99 * self._second + 0.01 * change**2
+            change = self._first / (np.sqrt(self._second) + 1e-3)
+        self.models.append(self.models[-1] + 0.5 * change)
+        self.largest = max(self.largest, float(np.abs(self.models[-1]).max()))
+        self._sum, self._taken = np.zeros(SIZE), 0
+
+
+class Watch:
+    """The training that runs, the jobs that it packs and the updates that it accepts."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.packed, self.accepted = [], []
+        self.moment = []
+        """What happened at the last moment; training may end before all of it is told."""
+        self.kill_untold = False
+        """Whether to kill the server after a save at which it has not been told who came or went."""
+        watch = self
+
+        class WatchedSaver(Saver):
+            def write(self, snapshot, arrays, desk, *more):
+                super().write(snapshot, arrays, desk, *more)
+                if watch.kill_untold and set(snapshot["clients"]) != ready(desk):
+                    raise Killed
+
+        class Watched(Training):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                watch.training = self
+
+            def wait(self, deadline):
+                now, watch.moment = super().wait(deadline)
+                return now, watch.moment
+
+        class WatchedDesk(ClientDesk):
+            def pack(self, job):
+                message = super().pack(job)
+                if message is not None:
+                    watch.packed.append(job)
+                return message
+
+            def opened(self, job, reply, now):
+                events = super().opened(job, reply, now)
+                watch.accepted += [e.job for e in events if isinstance(e, Arrived)]
+                return events
+
+        monkeypatch.setattr(strategy_module, "Training", Watched)
+        monkeypatch.setattr("fedtempo.flower.training.ClientDesk", WatchedDesk)
+        monkeypatch.setattr("fedtempo.flower.training.Saver", WatchedSaver)
+
+    def untold(self, kind: type) -> set[int]:
+        """Clients of the last moment's events that training may not have heard of before it ended."""
+        return {event.client for event in [*self.moment, *self.training._carrier._held] if isinstance(event, kind)}
+
+
+def ready(desk: ClientDesk) -> set[int]:
+    """Who is connected and does not rest."""
+    return {client for client in desk.roster.there if not desk.patience.resting(client)}
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_any_order_of_events(shard, monkeypatch, tmp_path, caplog) -> None:
+    caplog.set_level(logging.CRITICAL, "flwr")
+    for case in range(shard, CASES, SHARDS):
+        with monkeypatch.context() as patch:
+            one_case(case, Watch(patch), tmp_path / f"{case}")
+
+
+def one_case(case: int, watch: Watch, folder) -> None:
+    draw = random.Random(f"flower {case}")
+    world = World(draw)
+    scheme = draw.randrange(len(SCHEMES))
+    killed = draw.random() < 0.25
+    options = {
+        "message": make_message,
+        "clock": world.grid.clock,
+        "min_available_nodes": 1,
+        "min_train_nodes": 1,
+        "train_metrics_aggr_fn": tokens,
+        "server": draw.choice(SERVERS),
+        "server_lr": 0.5,
+        "norm_limit": 1e6,
+        "max_failures": draw.choice([1, 2, 3]),
+        "retry_after": draw.choice([2, 20]),
+        "poll": draw.choice([0.25, 0.4]),
+        "identity_key": "who" if world.named else None,
+        "clip_norm": draw.choice([None, 1.0]),
+        "checkpoint": folder if killed else None,
+    }
+    initial = record_of({"theta": np.zeros(SIZE)})
+    end = {"num_rounds": draw.choice([5, 20]), "until": 60, "timeout": draw.choice([2, 5])}
+    if killed:
+        world.grid.kill_at = draw.randint(3, 120)
+        watch.kill_untold = True
+        with contextlib.suppress(Killed):
+            SCHEMES[scheme](**options).start(world.grid, initial, **end)
+        world.grid.kill_at = None
+        watch.kill_untold = False
+        for _ in range(2):  # after the last disturbance: the server waits for two nodes, for ever if none comes
+            world.grid.at(21, lambda: world.connect(draw.randrange(6)))
+        watch.packed.clear()
+    result = SCHEMES[scheme](**options).start(world.grid, initial, resume=killed, **end)
+    rounds = result.rounds
+    entered = {n: list(m["tokens"]) for n, m in result.train_metrics_clientapp.items()}
+
+    # every update enters once, with the job and base version of its message; nothing bad enters
+    flat = [token for taken in entered.values() for token in taken]
+    assert len(flat) == len(set(flat))
+    assert not set(flat) & world.bad
+    for closed in rounds:
+        taken = entered[closed.server_round] if closed.updates else []
+        assert len(taken) == len(closed.updates)
+        for token, update in zip(taken, closed.updates, strict=True):
+            assert world.told[token][1:] == (update.job, update.base)
+            assert update.sent < update.arrived <= closed.end
+
+    # the model is what a plain loop makes of the record
+    plain = PlainServer(options["server"])
+    for closed in rounds:
+        for token, update in zip(entered.get(closed.server_round, ()), closed.updates, strict=False):
+            assert update.clipped == pytest.approx(
+                min(1.0, 1 / np.linalg.norm(world.steps[token])) if options["clip_norm"] else 1.0, rel=1e-6
+            )
+            plain.take(update, world.steps[token])
+        plain.close()
+    atol = 1e-12 * plain.largest * len(flat)
+    np.testing.assert_allclose(result.arrays["theta"].numpy(), plain.models[-1], rtol=0, atol=atol)
+    if not flat:
+        return
+
+    # rounds end when the rule says, told again what it was told
+    record = recorded(result)
+    assert record.retold().equals(record.timeline)
+    sizes = [len(closed.updates) for closed in rounds]
+    if scheme == 1:
+        assert set(sizes) == {1}
+    if scheme == 3:
+        assert max(sizes) <= 2
+    if scheme == 2 and not world.costs and world.grid.clock.wakes:
+        assert all(closed.end % WAIT == 0 for closed in rounds)
+    if scheme != 2:
+        assert min(sizes) >= 1
+
+    # nothing is left behind: what was accepted is in a round or waits, and models are the live ones
+    training = watch.training
+    if hasattr(training, "_server"):
+        server, desk = training._server, training._desk
+        untold = set(desk.contributions) - set(server.arrived.values())
+        assert set(server.arrived.values()) <= set(desk.contributions)
+        assert untold <= set(server.in_flight.values()), "only the last moment may end before all of it is told"
+        assert training._versions.live <= len(server.in_flight) + 1
+        check_clients(watch, server.clients, desk)
+        if not killed:
+            taken = {(u.client, u.job) for closed in rounds for u in closed.updates}
+            waiting = {(job.client, job.number) for job in desk.contributions}
+            assert {(job.client, job.number) for job in watch.accepted} == taken | waiting
+            check_receivers(watch, record, rounds)
+
+
+def check_clients(watch: Watch, clients: set[int], desk: ClientDesk) -> None:
+    """Who is connected and does not rest takes part, also after a kill; nobody else does."""
+    assert ready(desk) - clients <= watch.untold(Joined)
+    assert clients - ready(desk) <= watch.untold(Left)
+
+
+def check_receivers(watch: Watch, record, rounds) -> None:
+    """Contributors get the new model; others only when they join, or when a job of theirs has failed."""
+    again = {(told.client, told.time) for told in record.told if told.kind in ("failed", "joined")}
+    contributed = {(update.client, closed.number + 1) for closed in rounds for update in closed.updates}
+    for job in watch.packed:
+        first = job.base == 0 and job.number == 0 and job.client in record.first
+        assert first or (job.client, job.base) in contributed or (job.client, job.sent) in again, job
+    sent = {(job.client, job.base) for job in watch.packed}
+    gone = {told.client for told in record.told if told.kind == "left"} | watch.untold(Left)
+    last = rounds[-1].number + 1
+    assert {(c, base) for c, base in contributed if c not in gone and base < last} <= sent

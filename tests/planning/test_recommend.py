@@ -1,0 +1,305 @@
+"""The planner: counted access, spectra, the pilot's budget, predictions against truth, and the command."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import fedtempo as ft
+from fedtempo.cli.app import app
+from fedtempo.errors import InputError
+from fedtempo.planning.access import Access
+from fedtempo.planning.pilot import run_pilot
+from fedtempo.planning.prediction import Model, likely_curves
+from fedtempo.planning.recommend import rates_around, schemes_for
+from fedtempo.planning.spectrum import Spectrum, deflated, lanczos
+
+
+def f80(clients: int) -> ft.FixedTimes:
+    return ft.FixedTimes([Fraction(100 * (clients - 1) - 80 * i, 100 * (clients - 1)) for i in range(clients)])
+
+
+def quadratic(clients: int = 6, **asked: object) -> ft.Problem:
+    given = {"dimension": 8, "smoothness": 1.0, "convexity": 0.05, "heterogeneity": 0.5, "noise": 0.5, "rows": 16}
+    return ft.problems.quadratics(clients, **{**given, **asked})  # type: ignore[arg-type]
+
+
+# Access
+
+
+def test_every_row_that_is_looked_at_is_counted() -> None:
+    access = Access(quadratic())
+    rows = access.rows(access.turn(5))
+    access.gradients(access.start, rows)
+    assert access.used == 5
+    access.hessian(access.start, np.ones(8), rows, np.full(5, 0.2))
+    assert access.used == 15
+    access.own_hessians(access.start, np.ones((5, 8)), rows)
+    assert access.used == 25
+
+
+def test_clients_are_asked_evenly_and_give_their_own_rows() -> None:
+    problem = quadratic(rows=[4, 5, 6, 7, 8, 9])
+    access = Access(problem)
+    asked = np.concatenate([access.turn(4), access.turn(5), access.turn(9)])
+    assert np.bincount(asked, minlength=6).tolist() == [3] * 6
+    rows = access.rows(asked)
+    assert (problem.offsets[asked] <= rows).all()
+    assert (rows < problem.offsets[asked + 1]).all()
+
+
+def test_gradients_and_curvatures_are_those_of_the_rows() -> None:
+    problem = quadratic()
+    access = Access(problem)
+    point, direction = np.linspace(-1, 1, 8), np.linspace(2, 0, 8)
+    rows = access.rows(access.turn(7))
+    a, c = (leaf[rows] for leaf in problem.rows)
+    loss, gradient = access.gradients(point, rows)
+    np.testing.assert_allclose(gradient, a * (point - c), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(loss, 0.5 * (a * (point - c) ** 2).sum(axis=1), rtol=1e-4, atol=1e-5)
+    share = np.arange(7) / 21
+    np.testing.assert_allclose(access.hessian(point, direction, rows, share), share @ (a * direction), rtol=1e-4)
+    np.testing.assert_allclose(
+        access.own_hessians(point, np.outer(np.arange(7), direction), rows)[3], 3 * a[3] * direction, rtol=1e-4
+    )
+
+
+# Spectra
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=30)
+def test_lanczos_is_gauss_quadrature(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(draw.standard_normal((9, 9)))
+    values = np.sort(draw.uniform(0.1, 2, 9)) + np.linspace(0, 1, 9)  # apart: two that are one take one step less
+    matrix, vector = basis * values @ basis.T, draw.standard_normal(9)
+    found = lanczos(lambda v: matrix @ v, vector, 4)
+    for power in range(8):  # exact up to degree 2·4 − 1
+        exact = vector @ np.linalg.matrix_power(matrix, power) @ vector
+        ours = vector @ vector * found.spectrum.share @ found.spectrum.curvature**power
+        assert ours == pytest.approx(exact, rel=1e-8)
+    assert found.steepest @ matrix @ found.steepest == pytest.approx(found.spectrum.curvature[-1])
+    whole = lanczos(lambda v: matrix @ v, vector, 9)
+    np.testing.assert_allclose(whole.spectrum.curvature, values, rtol=1e-6)
+
+
+def test_an_eigenvector_has_one_curvature() -> None:
+    found = lanczos(lambda v: np.array([1.0, 2.0, 3.0]) * v, np.array([0.0, 5.0, 0.0]), 3)
+    assert found.spectrum.curvature.tolist() == [2.0]
+    assert found.spectrum.share.tolist() == [1.0]
+
+
+def test_the_largest_curvature_is_drawn_in_and_negative_ones_are_flat() -> None:
+    mended = deflated(Spectrum(np.array([-1.0, 0.001, 4.0]), np.array([0.2, 0.3, 0.5])), 4.0, 0.5)
+    np.testing.assert_allclose(mended.curvature, [4e-5, 0.001, 2.0], rtol=1e-3)
+
+
+# The pilot
+
+
+@pytest.mark.parametrize("budget", [160, 161, 220, 999, 1000, 5000])
+@pytest.mark.parametrize(("clients", "steps"), [(1, 1), (3, 4), (30, 1), (30, 10)])
+def test_the_pilot_keeps_its_budget(budget: int, clients: int, steps: int) -> None:
+    pilot = run_pilot(quadratic(clients), budget, local_steps=steps)
+    assert 0 < pilot.used <= budget
+
+
+def test_the_pilot_finds_what_is_known_of_quadratics() -> None:
+    problem = quadratic(10, smoothness=1.0, convexity=0.2, heterogeneity=1.0, noise=2.0, rows=64)
+    pilot = run_pilot(problem, 60_000, local_steps=1)
+    assert pilot.largest_curvature == pytest.approx(0.6, rel=0.35)  # of the mean Hessian, which lies between 0.2 and 1
+    assert pilot.mean_noise == pytest.approx(problem.noise, rel=0.1)
+    best = problem.optimum()
+    gradients = problem.curvatures * (best - problem.centers)
+    assert pilot.mean_heterogeneity == pytest.approx((gradients**2).sum(axis=1).mean(), rel=0.15)
+    assert pilot.end_loss - problem.optimal_loss < 0.02
+    assert pilot.least_curvature > 0.15
+
+
+def test_too_small_a_budget_is_refused() -> None:
+    with pytest.raises(InputError, match="needs 160; plan for a longer time"):
+        run_pilot(quadratic(), 159, local_steps=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_excess_at_the_end_is_about_right(seed: int) -> None:
+    problem = ft.problems.digits(10, "dirichlet:1", l2=0.01, test=None)
+    pilot = run_pilot(problem, 20_000, local_steps=1, seed=seed)
+    least = 0.7410  # by L-BFGS to a gradient of 1e-9
+    assert likely_curves(pilot).at(pilot.end_time) == pytest.approx(pilot.end_loss - least, abs=0.03)
+
+
+# Predictions
+
+
+@pytest.mark.parametrize("scheme", [ft.FedAvg(), ft.AsyncFedAvg(), ft.FedFix("1/4"), ft.FedBuff(3)], ids=str)
+def test_predictions_of_quadratics_are_near_what_happens(scheme: ft.Scheme) -> None:
+    """Where the model's assumptions hold but for the axes, excess losses near the best rate agree within a factor."""
+    problem, times = quadratic(6, heterogeneity=1.0, noise=4.0, rows=64), f80(6)
+    pilot = run_pilot(problem, 30_000, local_steps=2)
+    model = Model.of(pilot, problem.importance, 2, 8)
+    rates = np.array([0.02, 0.05, 0.1, 0.2])
+    predicted = model.predict(scheme, times, until=Fraction(60), lr=rates).excess
+    history = ft.simulate(
+        problem,
+        scheme,
+        times,
+        until=60,
+        local=ft.LocalSGD(steps=2, lr=rates.tolist(), batch_size=8),
+        seeds=range(16),
+        points=11,
+        measure_from=54,
+    )
+    measured = history.dataset["loss"].mean(["seed", "time"]).squeeze().values - problem.optimal_loss
+    stable = np.isfinite(predicted) & (measured < 1)
+    assert stable.sum() >= 2
+    best = int(np.argmin(np.where(stable, measured, np.inf)))
+    assert 0.4 < predicted[best] / measured[best] < 2.5
+    assert measured[np.argmin(predicted)] <= 1.6 * measured[best]
+
+
+def test_a_rate_that_is_unstable_is_said_to_be() -> None:
+    problem, times = quadratic(6), f80(6)
+    model = Model.of(run_pilot(problem, 20_000, local_steps=1), problem.importance, 1, 8)
+    predicted = model.predict(ft.AsyncFedAvg(), times, until=Fraction(100), lr=np.array([0.05, 5.0])).excess
+    assert predicted[0] < 1 < 1e3 < predicted[1]
+
+
+# Candidates
+
+
+def test_candidates_are_sensible() -> None:
+    labels = [scheme.label for scheme in schemes_for(f80(20))]
+    assert labels[:3] == ["FedAvg", "AsyncFedAvg", "FedFix(1/8)"]
+    assert labels[-1] == "FedBuff(15)"
+    assert [s.label for s in schemes_for(ft.FixedTimes([1]))] == ["FedAvg"]
+    rates = rates_around(2.0)
+    assert rates[0] >= 1e-4 / 2
+    assert rates[-1] <= 10
+    assert all(1.9 < b / a < 2.6 for a, b in pairwise(rates))
+
+
+# The choice
+
+
+def test_a_recommendation_says_what_it_rests_on() -> None:
+    problem, times = ft.problems.digits(6, "dirichlet:0.5", l2=0.01), f80(6)
+    asked = {"until": 60, "local": ft.LocalSGD(steps=2, batch_size=16), "waits": ["1/4", "1/2"], "sizes": [3]}
+    made = ft.recommend(problem, times, **asked)  # type: ignore[arg-type]
+    again = ft.recommend(problem, times, **asked)  # type: ignore[arg-type]
+    assert made.to_dict() == again.to_dict()
+    assert made.pilot_updates <= 0.05 * made.planned_updates
+    assert made.planned_updates == pytest.approx(60 * (1 / times.mean_time).sum())
+    assert made.best is not None
+    lowest = min(float(one.excess.min()) for one in made.predictions)
+    assert made.choices[0].excess == lowest
+    assert lowest <= made.best.excess <= 1.2 * lowest
+    assert {one.scheme.label for one in made.choices} == {
+        "FedAvg",
+        "AsyncFedAvg",
+        "FedFix(1/4)",
+        "FedFix(1/2)",
+        "FedBuff(3)",
+    }
+    document = json.loads(json.dumps(made.to_dict(), allow_nan=False))
+    assert document["best"]["label"] == made.best.scheme.label
+    limits = {one["label"]: one["stability_limit"] for one in document["schemes"]}
+    assert limits["AsyncFedAvg"] < limits["FedFix(1/4)"] < limits["FedAvg"]
+    with pytest.raises(InputError, match="not among the schemes"):
+        made.prediction(ft.FedBuff(2))
+
+
+def test_a_problem_that_is_not_convex_is_planned_for_and_that_is_said() -> None:
+    def init(key: jax.Array) -> object:
+        first, second = jax.random.split(key)
+        return {"a": jax.random.normal(first, (3, 8)), "b": jax.random.normal(second, (8,))}
+
+    def loss(params: dict[str, jax.Array], batch: tuple[jax.Array, jax.Array]) -> jax.Array:
+        x, y = batch
+        return jnp.mean((jnp.tanh(x @ params["a"]) @ params["b"] - y) ** 2)
+
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((5, 40, 3)).astype(np.float32)
+    data = [(rows, np.sin(rows.sum(axis=1))) for rows in x]
+    problem = ft.Problem(init, loss, data)
+    local = ft.LocalSGD(steps=2, batch_size=8)
+    made = ft.recommend(problem, f80(5), until=60, local=local, sizes=[2], waits=["1/2"], seed=2)
+    assert np.isfinite(made.best.loss)
+    assert any("not convex" in sentence for sentence in made.assumes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"until": 0}, "until"),
+        ({"share": 0}, "share: 0"),
+        ({"until": "1/10"}, "longer time"),
+        ({"local": ft.LocalSGD(momentum=0.9)}, "without momentum"),
+        ({"local": ft.LocalSGD(steps=[1, 2])}, "one number of steps"),
+        ({"rates": [-1.0]}, "positive"),
+        ({"rates": [1e9]}, "no scheme is stable"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(asked: dict[str, object], message: str) -> None:
+    given: dict[str, object] = {"until": 50, "sizes": [], "waits": ["1/2"], **asked}
+    with pytest.raises(InputError, match=message):
+        ft.recommend(quadratic(), f80(6), **given)  # type: ignore[arg-type]
+
+
+def test_as_many_times_as_clients() -> None:
+    with pytest.raises(InputError, match="6 clients, the times 5"):
+        ft.recommend(quadratic(), f80(5), until=50)
+
+
+# The command
+
+COMMAND = ["plan", "--problem", "digits", "--clients", "5", "--times", "F80", "--until", "60", "--batch-size", "16"]
+SOME = ["--scheme", "fedavg", "--scheme", "fedfix", "--wait", "0.25", "--wait", "0.5"]
+
+
+def test_the_command_recommends_and_draws(tmp_path: Path) -> None:
+    picture = tmp_path / "plan.svg"
+    done = CliRunner().invoke(app, [*COMMAND, *SOME, "--figure", str(picture)])
+    assert done.exit_code == 0, done.output
+    assert "with local learning rate" in done.output
+    assert "FedFix(1/4)" in done.output
+    assert "The pilot:" in done.output
+    assert picture.read_bytes().startswith(b"<?xml")
+
+
+def test_the_command_speaks_json() -> None:
+    done = CliRunner().invoke(app, [*COMMAND, *SOME, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["format"] == 1
+    assert len(found["schemes"]) == 3
+    assert found["pilot"]["updates"] <= 0.05 * found["pilot"]["planned_updates"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "--times", "F80", "--clients", "5", "--problem", "digits"], "--until"),
+        (["plan", "--times", "F80", "--clients", "5", "--until", "60"], "give --problem too"),
+        ([*COMMAND, "--importance", "1,1,1,1,1"], "--importance"),
+        ([*COMMAND, "--lr", "fast"], "not numbers"),
+        ([*COMMAND[:-1], "many"], "--batch-size"),
+        ([*COMMAND, "--figure", "plan.gif"], "ending"),
+        (["plan", "--problem", "digit", "--clients", "5", "--times", "F80", "--until", "60"], "digit"),
+    ],
+)
+def test_mistakes_get_one_message(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code != 0
+    assert message in (done.output + str(done.exception))
