@@ -38,19 +38,19 @@ CASES = {
 def one(kind: str, clients: int, rounds: int, how: str) -> dict[str, float]:
     """Run one case in this process."""
     import fedtempo as ft
-    from fedtempo.clock.config import Setting
-    from fedtempo.clock.generate import stream, whole
+    from fedtempo.clock.config import ClockConfig
+    from fedtempo.clock.generate import full_timeline, stream
 
     times: ft.ClientTimes = ft.FixedTimes.spread(clients, 80)
     if kind == "exponential":
         times = ft.ExponentialTimes(times.describe())
     scheme = {"fedfix": ft.FedFix("1/2"), "fedbuff": ft.FedBuff(5)}.get(kind, ft.AsyncFedAvg())
-    setting = Setting.of(scheme.waiting, times)
+    config = ClockConfig.of(scheme.waiting, times)
     begin = time.perf_counter()
     if how == "streamed":
-        updates = sum(part.num_updates for part in stream(setting, max_rounds=rounds))
+        updates = sum(part.num_updates for part in stream(config, max_rounds=rounds))
     else:
-        updates = whole(setting, max_rounds=rounds, by_rule=how == "asked").num_updates
+        updates = full_timeline(config, max_rounds=rounds, by_rule=how == "asked").num_updates
     seconds = time.perf_counter() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {"updates": updates, "seconds": seconds, "peak_gib": peak}

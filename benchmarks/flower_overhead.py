@@ -1,7 +1,7 @@
 """What a server on Flower costs: real nodes with models of three sizes, and a fake Grid with many clients.
 
     real     a SuperLink and four SuperNodes on this machine; FedAvg, so that each round takes four updates. A round's
-             server time is split into Flower's calls (`carrier`) and everything else but waiting (`ours`), with and
+             server time is split into Flower's calls (`transport`) and everything else but waiting (`ours`), with and
              without checkpoints
     fast     a Grid without transport on a virtual clock: updates a second that the strategy itself can take
     memory   the same with a 5 MB model, 500 rounds: the process's memory as the rounds go by
@@ -55,7 +55,7 @@ def real(size: int, rounds: int, *, checkpoint: bool) -> dict[str, Any]:
         return measured
 
 
-class Desk:
+class ReplyHandler:
     """A Grid without transport, and the virtual clock that goes with it: a job takes its client's time, and nothing."""
 
     def __init__(self, clients: int, replies: list[Any]) -> None:
@@ -115,9 +115,9 @@ def fake(scheme: str, clients: int, updates: int, size: int, *, samples: int = 0
         return ArrayRecord({f"layer {k}": Array(rng.normal(size=size // 16).astype(np.float32)) for k in range(4)})
 
     replies = [RecordDict({"arrays": model(), "metrics": MetricRecord({"num-examples": 100})}) for _ in range(8)]
-    desk = Desk(clients, replies)
+    handler = ReplyHandler(clients, replies)
     common: dict[str, Any] = {
-        "clock": desk,
+        "clock": handler,
         "message": message,
         "min_available_nodes": clients,
         "server_lr": 1e-3,  # replies do not follow the model: small steps keep it bounded under long delays
@@ -136,7 +136,7 @@ def fake(scheme: str, clients: int, updates: int, size: int, *, samples: int = 0
 
     begin, worked = time.perf_counter(), time.process_time()
     result = strategy.start(
-        grid=desk,
+        grid=handler,
         initial_arrays=model(),
         num_rounds=samples or 10**9,
         until=None if samples else updates / pace,

@@ -22,7 +22,7 @@ RATES = tuple(float(f"{d}e{e}") for e in (-4, -3, -2, -1, 0, 1) for d in (1, 2, 
 
 
 @dataclass(frozen=True)
-class Setting:
+class ClockConfig:
     """One federation, its problem and the time it has."""
 
     name: str
@@ -34,7 +34,7 @@ class Setting:
     said: dict[str, object]
 
 
-def setting(k: int, seed: int = SEED) -> Setting:
+def config(k: int, seed: int = SEED) -> ClockConfig:
     """The k-th setting of a seed."""
     draw = np.random.default_rng([seed, k])
     clients = int(draw.integers(5, 51))
@@ -52,7 +52,7 @@ def setting(k: int, seed: int = SEED) -> Setting:
     until = Fraction(int(draw.choice([40, 100, 200])))
     said = {"clients": clients, "times": kind, "problem": which, **about, "partition": partition, "l2": l2}
     said |= {"local_steps": steps, "batch_size": batch, "until": int(until)}
-    return Setting(f"{seed}-{k}", problem, times, until, steps, batch, said)
+    return ClockConfig(f"{seed}-{k}", problem, times, until, steps, batch, said)
 
 
 def _times(kind: str, clients: int, draw: np.random.Generator) -> ft.ClientTimes:

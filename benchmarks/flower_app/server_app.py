@@ -81,7 +81,7 @@ def main(grid: Grid, context: Context) -> None:
         "round": total / rounds,
         "carrier": timed.seconds / rounds,
         "ours": (total - timed.seconds - clock.slept) / rounds,
-        "parts": {name: spent / rounds for name, spent in result.carrier.seconds.items()},
+        "parts": {name: spent / rounds for name, spent in result.transport.seconds.items()},
         "rounds": len(result.rounds),
     }
     Path(str(settings["out"])).write_text(json.dumps(measured))

@@ -11,7 +11,7 @@ The laws, in the order in which they are checked:
     faults         it lives with clients that fail, leave and join
     fast way       `chunks`, if there is one, gives the same rounds as the rule itself
     phase          if `phase` is not None, the cycle that follows from it really repeats
-    declarations   `barrier`, `constant_phase` and `returns_to_contributors` say what the rule does
+    declarations   `synchronous`, `constant_phase` and `returns_to_contributors` say what the rule does
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fractions import Fraction
 from itertools import islice
 from typing import TypeVar
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.cycle import observe
 from fedtempo.clock.events import Action, Arrived, Close, Deadline, Event, Failed, Joined, Left, Round, View
-from fedtempo.clock.generate import Recording, whole
+from fedtempo.clock.generate import Recording, full_timeline
 from fedtempo.clock.random_times import ExponentialTimes
 from fedtempo.clock.server import Server
 from fedtempo.clock.times import ClientTimes, FixedTimes
-from fedtempo.clock.transport import Durations, VirtualCarrier, moment, rounds
+from fedtempo.clock.transport import Durations, VirtualTransport, rounds, step
 from fedtempo.clock.waiting import State, WaitingRule
 from fedtempo.errors import InputError, UnlawfulRule
 
@@ -46,14 +46,14 @@ class RuleReport:
     """What was checked of a lawful rule."""
 
     rule: WaitingRule
-    settings: int
+    configs: int
     rounds: int
 
     def __str__(self) -> str:
-        return f"{self.rule!r} is lawful: {self.rounds} rounds in {self.settings} settings"
+        return f"{self.rule!r} is lawful: {self.rounds} rounds in {self.configs} settings"
 
 
-def check_rule(rule: WaitingRule, *, settings: int = 40, seed: int = 0) -> RuleReport:
+def check_rule(rule: WaitingRule, *, configs: int = 40, seed: int = 0) -> RuleReport:
     """Run `rule` through random settings; the first law that it breaks is an UnlawfulRule that says what to change."""
     _check_frozen(rule)
     draw = random.Random(seed)
@@ -63,16 +63,16 @@ def check_rule(rule: WaitingRule, *, settings: int = 40, seed: int = 0) -> RuleR
             f"{rule!r}: check() refuses every number of clients up to {_MOST_CLIENTS}; allow some of them"
         )
     total = 0
-    for _ in range(settings):
+    for _ in range(configs):
         times = _random_times(draw, draw.choice(sizes))
-        setting = Setting.of(rule, times, seed=draw.randrange(1000))
-        closed = _check_run(setting)
-        _check_checkpoint(setting, closed)
-        _check_faults(setting, draw)
-        _check_fast_way(setting)
-        _check_phase(setting)
+        config = ClockConfig.of(rule, times, seed=draw.randrange(1000))
+        closed = _check_run(config)
+        _check_checkpoint(config, closed)
+        _check_faults(config, draw)
+        _check_fast_way(config)
+        _check_phase(config)
         total += len(closed)
-    return RuleReport(rule, settings, total)
+    return RuleReport(rule, configs, total)
 
 
 def _accepts(rule: WaitingRule, clients: int) -> bool:
@@ -115,7 +115,7 @@ class _Watched(WaitingRule):
         self.before = copy.deepcopy(rule)
         self.random, self.counts_draws = rule.random, rule.counts_draws
         self.returns_to_contributors = rule.returns_to_contributors
-        self.barrier, self.constant_phase = rule.barrier, rule.constant_phase
+        self.synchronous, self.constant_phase = rule.synchronous, rule.constant_phase
 
     @property
     def waits(self) -> tuple[Fraction, ...]:
@@ -143,7 +143,7 @@ class _Watched(WaitingRule):
                     f"{self.rule!r} sends the new model to {sorted(action.send)}, but {contributors} contributed; "
                     "return Close(take) alone, or set returns_to_contributors = False"
                 )
-        if self.barrier and isinstance(action, Close) and (view.in_flight or len(action.take) < len(view.arrived)):
+        if self.synchronous and isinstance(action, Close) and (view.in_flight or len(action.take) < len(view.arrived)):
             raise UnlawfulRule(f"{self.rule!r} ends a round before all jobs are in and taken; set barrier = False")
         if self.constant_phase and self.rule.phase(following) != 0:
             raise UnlawfulRule(f"{self.rule!r}: its phase is {self.rule.phase(following)}; set constant_phase = False")
@@ -167,45 +167,45 @@ class _Watched(WaitingRule):
         return first
 
 
-def _server(setting: Setting, rule: WaitingRule) -> Server:
-    return Server(rule, range(setting.num_clients), unit=setting.unit, seed=setting.seed, measures=setting.measures())
+def _server(config: ClockConfig, rule: WaitingRule) -> Server:
+    return Server(rule, range(config.num_clients), unit=config.unit, seed=config.seed, measures=config.measures())
 
 
-def _carrier(setting: Setting) -> VirtualCarrier:
-    return VirtualCarrier(Durations(setting.times, scale=setting.scale, seed=setting.seed))
+def _transport(config: ClockConfig) -> VirtualTransport:
+    return VirtualTransport(Durations(config.times, scale=config.scale, seed=config.seed))
 
 
-def _check_run(setting: Setting) -> list[Round]:
+def _check_run(config: ClockConfig) -> list[Round]:
     """Purity, deadlines, bookkeeping (the server refuses what is wrong) and progress."""
-    closed = list(islice(rounds(_server(setting, _Watched(setting.rule)), _carrier(setting)), _ROUNDS))
+    closed = list(islice(rounds(_server(config, _Watched(config.rule)), _transport(config)), _ROUNDS))
     if len(closed) < _ROUNDS:
         raise UnlawfulRule(
-            f"{setting.rule!r} stops after {len(closed)} rounds with {setting.times!r}: no job out, no deadline set; "
+            f"{config.rule!r} stops after {len(closed)} rounds with {config.times!r}: no job out, no deadline set; "
             "close the round, send models, or set a deadline"
         )
     return closed
 
 
-def _check_checkpoint(setting: Setting, closed: list[Round]) -> None:
+def _check_checkpoint(config: ClockConfig, closed: list[Round]) -> None:
     """A server restored from JSON in the middle of training goes on with the same rounds."""
-    server, carrier = _server(setting, setting.rule), _carrier(setting)
-    carrier.send(server.start())
+    server, transport = _server(config, config.rule), _transport(config)
+    transport.send(server.start())
     before: list[Round] = []
     while len(before) < _ROUNDS // 2:
-        before += moment(server, carrier)
+        before += step(server, transport)
     snapshot = json.loads(json.dumps(server.snapshot()))
-    restored = Server.restore(setting.rule, snapshot, measures=setting.measures())
+    restored = Server.restore(config.rule, snapshot, measures=config.measures())
     after: list[Round] = []
     while len(before) + len(after) < _ROUNDS:
-        after += moment(restored, carrier)
+        after += step(restored, transport)
     if (before + after)[:_ROUNDS] != closed:
         raise UnlawfulRule(
-            f"{setting.rule!r}: a server restored from a checkpoint goes on with other rounds; "
+            f"{config.rule!r}: a server restored from a checkpoint goes on with other rounds; "
             "keep all that the rule remembers in the state, as plain values"
         )
 
 
-class _Unreliable(VirtualCarrier):
+class _Unreliable(VirtualTransport):
     """Loses one job in five of every client but 0."""
 
     def __init__(self, durations: Durations, happenings: list[tuple[int, Event]], draw: random.Random) -> None:
@@ -222,49 +222,49 @@ class _Unreliable(VirtualCarrier):
         return event
 
 
-def _check_faults(setting: Setting, draw: random.Random) -> None:
+def _check_faults(config: ClockConfig, draw: random.Random) -> None:
     """Clients fail, leave and join at random; as long as one is there, rounds go on."""
-    longest = int(float(setting.times.mean_time.max()) / float(setting.unit)) + 1
+    longest = int(float(config.times.mean_time.max()) / float(config.unit)) + 1
     horizon = 12 * longest
     happenings: list[tuple[int, Event]] = []
-    for client in range(1, setting.num_clients):
+    for client in range(1, config.num_clients):
         for gone in draw.sample(range(1, horizon), min(3, horizon - 1)):
             happenings += [(gone, Left(client)), (gone + draw.randint(1, longest), Joined(client))]
-    durations = Durations(setting.times, scale=setting.scale, seed=setting.seed)
-    server = _server(setting, _Watched(setting.rule))
+    durations = Durations(config.times, scale=config.scale, seed=config.seed)
+    server = _server(config, _Watched(config.rule))
     last = 0
     for number, closed in enumerate(rounds(server, _Unreliable(durations, happenings, draw))):
         if closed.number != number:
-            raise UnlawfulRule(f"{setting.rule!r}: round {number} is numbered {closed.number}")
+            raise UnlawfulRule(f"{config.rule!r}: round {number} is numbered {closed.number}")
         idle = server.clients - server.in_flight.keys() - server.arrived.keys()
-        if setting.rule.returns_to_contributors and idle:
+        if config.rule.returns_to_contributors and idle:
             raise UnlawfulRule(
-                f"{setting.rule!r} leaves client {min(idle)} without a job for good after a fault; "
+                f"{config.rule!r} leaves client {min(idle)} without a job for good after a fault; "
                 "answer Failed and Joined with resend(event) before anything else"
             )
         last = closed.end
         if last > 2 * horizon or number > _MOST_FAULTY_ROUNDS:
             return
     raise UnlawfulRule(
-        f"{setting.rule!r} stops at {last} when clients fail, leave and join, though client 0 is always there; "
+        f"{config.rule!r} stops at {last} when clients fail, leave and join, though client 0 is always there; "
         "decide() must answer Left, Failed and Joined: close a round that waits for nobody, send to who is free"
     )
 
 
-def _check_fast_way(setting: Setting) -> None:
-    if setting.rule.chunks(setting) is None:
+def _check_fast_way(config: ClockConfig) -> None:
+    if config.rule.chunks(config) is None:
         return
-    fast, slow = (whole(setting, max_rounds=_ROUNDS, by_rule=asked) for asked in (False, True))
+    fast, slow = (full_timeline(config, max_rounds=_ROUNDS, by_rule=asked) for asked in (False, True))
     if not fast.equals(slow):
-        raise UnlawfulRule(f"{setting.rule!r}: chunks() gives other rounds than decide() with {setting.times!r}")
+        raise UnlawfulRule(f"{config.rule!r}: chunks() gives other rounds than decide() with {config.times!r}")
 
 
-def _check_phase(setting: Setting) -> None:
+def _check_phase(config: ClockConfig) -> None:
     """The rounds after a found cycle equal the cycle's own, twice over."""
-    found = observe(Recording(setting), max_rounds=2000, max_updates=4000).cycle
+    found = observe(Recording(config), max_rounds=2000, max_updates=4000).cycle
     if found is None or found.length > 500:
         return
-    line = whole(setting, max_rounds=found.start + 3 * found.length, by_rule=True)
+    line = full_timeline(config, max_rounds=found.start + 3 * found.length, by_rule=True)
     once = line[found.start : found.start + found.length]
     for k in (1, 2):
         again = line[found.start + k * found.length : found.start + (k + 1) * found.length]
@@ -276,7 +276,7 @@ def _check_phase(setting: Setting) -> None:
         )
         if not same:
             raise UnlawfulRule(
-                f"{setting.rule!r}: phase() says that round {found.start + k * found.length} repeats {found.start}, "
+                f"{config.rule!r}: phase() says that round {found.start + k * found.length} repeats {found.start}, "
                 "and it does not; let phase() return all that the future depends on, or None"
             )
 

@@ -177,11 +177,11 @@ def test_a_bound_that_is_refused_is_no_error(run, tmp_path, name, reason) -> Non
 
 def test_times_that_remember_have_a_bound_on_a_timeline_alone(run) -> None:
     words = f"--times 1,2 --law lognormal --scheme async --scheme fedavg {QUADRATIC} --until 20"
-    slow, barrier = document(run, words)["schemes"]
+    slow, synchronous = document(run, words)["schemes"]
     assert slow["refused"].endswith("--seed 0")
     assert slow["bound"] is None
-    assert barrier["refused"] is None
-    assert barrier["bound"]["theorem_1"] > 0
+    assert synchronous["refused"] is None
+    assert synchronous["bound"]["theorem_1"] > 0
     for part in document(run, f"{words} --seed 0")["schemes"]:
         assert math.isfinite(part["bound"]["theorem_1"])
 

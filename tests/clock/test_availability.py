@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.events import Joined, Left, View
 from fedtempo.clock.presence import Failures, Presence
 from fedtempo.errors import DataMissing, InputError
@@ -55,14 +55,14 @@ def told(scheme: ft.Scheme, times: ft.ClientTimes, seed: int = 0, until: Fractio
 
 
 def rivals(scheme: ft.Scheme, times: ft.ClientTimes, presence, first, seed: int = 0) -> list[tuple]:
-    setting = Setting.of(scheme.waiting, times, seed=seed)
+    config = ClockConfig.of(scheme.waiting, times, seed=seed)
     fails = Failures(times.availability.failure, seed)
 
     def duration(client: int, job: int) -> Fraction:
         return int(times.draw(np.array(client), np.array(job), seed=seed)) * times.unit
 
     def choose(number: int, attempt: int, present) -> tuple[int, ...]:
-        view = View(0, setting.unit, number, set(present), {}, {}, setting.measures(), seed)
+        view = View(0, config.unit, number, set(present), {}, {}, config.measures(), seed)
         return scheme.waiting.choose(number, attempt, view)
 
     clock = Clock(
@@ -135,14 +135,14 @@ def test_a_round_that_never_ends_is_given_up(monkeypatch) -> None:
 
 def moments(times: ft.ClientTimes, until: int, seed: int = 0) -> tuple[frozenset[int], list[tuple]]:
     """Who is there at 0, and (time, joins, client) of every change."""
-    setting = Setting.of(ft.FedAvg().waiting, times, seed=seed)
-    presence = Presence(setting, times.availability)
+    config = ClockConfig.of(ft.FedAvg().waiting, times, seed=seed)
+    presence = Presence(config, times.availability)
     out = []
     for tick, event in presence.changes():
-        if tick * setting.unit > until:
+        if tick * config.unit > until:
             return presence.first, out
         assert isinstance(event, (Joined, Left))
-        out.append((tick * setting.unit, isinstance(event, Joined), event.client))
+        out.append((tick * config.unit, isinstance(event, Joined), event.client))
     return presence.first, out
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.cycle import observe
-from fedtempo.clock.generate import Recording, whole
+from fedtempo.clock.generate import Recording, full_timeline
 from fedtempo.weighting.windows import closed_window
 
 
@@ -97,19 +97,19 @@ def test_a_hash_that_collides_does_not_make_a_cycle(monkeypatch) -> None:
 
     original = module._States.__init__
 
-    def weak(self, setting) -> None:
-        original(self, setting)
+    def weak(self, config) -> None:
+        original(self, config)
         for name in ("_age", "_lag", "_place"):
-            setattr(self, name, np.zeros(setting.num_clients, dtype=np.uint64))
+            setattr(self, name, np.zeros(config.num_clients, dtype=np.uint64))
 
     monkeypatch.setattr(module._States, "__init__", weak)
-    setting = Setting.of(ft.AsyncFedAvg().waiting, ft.FixedTimes([5, 4, 3]))
-    assert observe(Recording(setting), max_rounds=2000).cycle is None
+    config = ClockConfig.of(ft.AsyncFedAvg().waiting, ft.FixedTimes([5, 4, 3]))
+    assert observe(Recording(config), max_rounds=2000).cycle is None
 
 
 def test_a_recording_read_twice_and_beyond_its_memory_is_the_same() -> None:
-    setting = Setting.of(ft.FedBuff(3).waiting, ft.FixedTimes.spread(7, 80))
-    record = Recording(setting, keep=5000)
-    line = whole(setting, max_rounds=6000)
+    config = ClockConfig.of(ft.FedBuff(3).waiting, ft.FixedTimes.spread(7, 80))
+    record = Recording(config, keep=5000)
+    line = full_timeline(config, max_rounds=6000)
     for count in (10, 6000, 2500, 6000):
         assert ft.Timeline.joined(record.rounds(count)).equals(line[:count])

@@ -8,8 +8,8 @@ from fractions import Fraction
 import pytest
 
 import fedtempo as ft
-from fedtempo.clock.config import Setting
-from fedtempo.clock.generate import whole
+from fedtempo.clock.config import ClockConfig
+from fedtempo.clock.generate import full_timeline
 
 CLIENTS = 40
 
@@ -54,8 +54,8 @@ def federation(law: str) -> ft.ClientTimes:
     ids=str,
 )
 def test_fast_rounds_are_the_rules_rounds(scheme, law) -> None:
-    setting = Setting.of(scheme.waiting, federation(law), seed=3)
+    config = ClockConfig.of(scheme.waiting, federation(law), seed=3)
     rounds = 2000 if scheme.name == "async" else 120
-    fast = whole(setting, max_rounds=rounds)
+    fast = full_timeline(config, max_rounds=rounds)
     fast.validate()
-    assert fast.equals(whole(setting, max_rounds=rounds, by_rule=True))
+    assert fast.equals(full_timeline(config, max_rounds=rounds, by_rule=True))

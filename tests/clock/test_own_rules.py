@@ -74,10 +74,10 @@ class Growing(WaitingRule):
     def phase(self, state):
         return self.inner.phase(state)
 
-    def chunks(self, setting):
-        from fedtempo.clock.generate import asked
+    def chunks(self, config):
+        from fedtempo.clock.generate import by_events
 
-        return (chunk for chunk, _ in asked(setting))
+        return (chunk for chunk, _ in by_events(config))
 
 
 def test_a_phase_counts_also_where_there_is_a_fast_generator() -> None:
@@ -117,7 +117,7 @@ def test_stages_on_a_late_server_change_with_the_round_and_so_with_the_weights()
     ends = []
     for late in (0, 3, 0, 2, 0, 0):
         due = server.deadline
-        closed, _ = server.tell(Deadline(), due + late)
+        closed, _ = server.handle(Deadline(), due + late)
         ends.append(closed.end)
     assert ends == [
         1,

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.clock.config import Setting
-from fedtempo.clock.generate import whole
+from fedtempo.clock.config import ClockConfig
+from fedtempo.clock.generate import full_timeline
 from support import rival
 from support.rival import Round
 
@@ -182,10 +182,10 @@ def compare(case: Case, of: Ruled, expected: list[Round], **end: object) -> int:
     where = f"{case.name}, {of.scheme}, {', '.join(f'{name}={value}' for name, value in end.items())}"
     chunks = list(ft.timeline_chunks(of.scheme, case.times, seed=case.seed, **end))
     same(expected, rounds_of(*chunks), f"{where}, in chunks")
-    setting = Setting.of(of.scheme.waiting, case.times, seed=case.seed)
+    config = ClockConfig.of(of.scheme.waiting, case.times, seed=case.seed)
     ways = {
         "timeline": lambda: ft.timeline(of.scheme, case.times, seed=case.seed, **end),
-        "by rule": lambda: whole(setting, until=end.get("until"), max_rounds=end.get("rounds"), by_rule=True),
+        "by rule": lambda: full_timeline(config, until=end.get("until"), max_rounds=end.get("rounds"), by_rule=True),
     }
     for way, generate in ways.items():
         if not expected:  # a timeline without a round is refused

@@ -229,7 +229,7 @@ class Breaks:
     @dataclass(frozen=True)
     class NoBarrier(Like):
         inner = WaitForNext()
-        barrier = True
+        synchronous = True
 
         def decide(self, state, event, view):
             return super().decide(state, event, view)
@@ -249,8 +249,8 @@ class Breaks:
     class OtherChunks(Like):
         inner = WaitForNext()
 
-        def chunks(self, setting):
-            return WaitForAll().chunks(setting)
+        def chunks(self, config):
+            return WaitForAll().chunks(config)
 
         def decide(self, state, event, view):
             return super().decide(state, event, view)

@@ -70,7 +70,7 @@ def test_every_accepted_update_enters_one_round_with_the_base_it_was_sent(rule) 
             if in_time:
                 accepted.add(event.job)
             version = server.version
-            closed, jobs = server.tell(event, now)
+            closed, jobs = server.handle(event, now)
             if closed is not None:
                 assert closed.number == version
                 assert server.version == version + 1
@@ -109,8 +109,8 @@ def test_a_restored_server_answers_as_the_one_that_was_saved(rule) -> None:
             due = server.deadline
             event = Deadline() if due is not None and due <= now else any_event(draw, server, known)
             copy = Server.restore(rule, json.loads(json.dumps(server.snapshot())))
-            answer = server.tell(event, now)
-            assert copy.tell(event, now) == answer, (case, step)
+            answer = server.handle(event, now)
+            assert copy.handle(event, now) == answer, (case, step)
             assert copy.snapshot() == server.snapshot()
             known += answer[1]
 
@@ -118,18 +118,18 @@ def test_a_restored_server_answers_as_the_one_that_was_saved(rule) -> None:
 def test_late_and_double_answers_are_ignored() -> None:
     server = Server(WaitForNext(), range(2), unit=Fraction(1))
     first, _ = server.start()
-    closed, [again] = server.tell(Arrived(first), 3)
+    closed, [again] = server.handle(Arrived(first), 3)
     assert closed is not None
     assert again == Job(0, 1, 1, 3)
-    assert server.tell(Arrived(first), 4) == (None, ())
-    assert server.tell(Failed(first), 4) == (None, ())
+    assert server.handle(Arrived(first), 4) == (None, ())
+    assert server.handle(Failed(first), 4) == (None, ())
 
 
 def test_a_lost_job_is_sent_again_from_the_current_version() -> None:
     server = Server(WaitForNext(), range(2), unit=Fraction(1))
     first, other = server.start()
-    server.tell(Arrived(first), 1)
-    closed, jobs = server.tell(Failed(other, "died"), 2)
+    server.handle(Arrived(first), 1)
+    closed, jobs = server.handle(Failed(other, "died"), 2)
     assert closed is None
     assert jobs == (Job(1, 1, 1, 2),)
 
@@ -137,9 +137,9 @@ def test_a_lost_job_is_sent_again_from_the_current_version() -> None:
 def test_fedavg_does_not_wait_for_who_has_left() -> None:
     server = Server(WaitForAll(), range(3), unit=Fraction(1))
     jobs = server.start()
-    server.tell(Arrived(jobs[0]), 1)
-    server.tell(Arrived(jobs[1]), 2)
-    closed, sent = server.tell(Left(2), 5)
+    server.handle(Arrived(jobs[0]), 1)
+    server.handle(Arrived(jobs[1]), 2)
+    closed, sent = server.handle(Left(2), 5)
     assert closed is not None
     assert [job.client for job in closed.jobs] == [0, 1]
     assert [job.client for job in sent] == [0, 1]
@@ -148,9 +148,9 @@ def test_fedavg_does_not_wait_for_who_has_left() -> None:
 def test_a_client_that_left_still_counts_but_gets_no_model() -> None:
     server = Server(WaitForSome(2), range(3), unit=Fraction(1))
     jobs = server.start()
-    server.tell(Arrived(jobs[0]), 1)
-    server.tell(Left(0), 2)
-    closed, sent = server.tell(Arrived(jobs[1]), 3)
+    server.handle(Arrived(jobs[0]), 1)
+    server.handle(Left(0), 2)
+    closed, sent = server.handle(Arrived(jobs[1]), 3)
     assert closed is not None
     assert [job.client for job in closed.jobs] == [0, 1]
     assert [job.client for job in sent] == [1]
@@ -160,7 +160,7 @@ def test_a_late_server_skips_missed_ticks_and_does_not_drift() -> None:
     server = Server(FixedInterval(Fraction(10)), range(1), unit=Fraction(1))
     server.start(now=7)
     assert server.deadline == 17
-    server.tell(Deadline(), 41)
+    server.handle(Deadline(), 41)
     assert server.deadline == 47
 
 
@@ -168,7 +168,7 @@ def test_time_does_not_go_back() -> None:
     server = Server(WaitForNext(), range(1), unit=Fraction(1))
     [job] = server.start(5)
     with pytest.raises(InputError, match="went back"):
-        server.tell(Arrived(job), 4)
+        server.handle(Arrived(job), 4)
 
 
 def test_rules_hear_of_measures() -> None:
@@ -178,7 +178,7 @@ def test_rules_hear_of_measures() -> None:
     server.note("mean_time", 2, 1)
     restored = Server.restore(FastestClients(1), server.snapshot(), measures={"mean_time": {0: 3, 1: 2, 2: 5}})
     for answering in (server, restored):
-        _, [following] = answering.tell(Arrived(job), 4)
+        _, [following] = answering.handle(Arrived(job), 4)
         assert following.client == 2
 
 
@@ -187,7 +187,7 @@ def test_another_sample_is_drawn_when_all_of_one_have_failed() -> None:
     [job] = server.start()
     tried = [job.client]
     for now in range(1, 30):
-        _, [job] = server.tell(Failed(job), now)
+        _, [job] = server.handle(Failed(job), now)
         assert job.base == 0
         tried.append(job.client)
     assert set(tried) == set(range(6))

@@ -64,7 +64,7 @@ def start(name, grid, folder, resume, rounds=6, **options):
 
 def check(result, steps) -> None:
     record = recorded(result)
-    assert record.retold().equals(record.timeline)
+    assert record.replay_events().equals(record.timeline)
     entered = [
         token for n in sorted(result.train_metrics_clientapp) for token in result.train_metrics_clientapp[n]["tokens"]
     ]
@@ -137,7 +137,7 @@ def test_a_run_that_ended_by_time_can_be_given_more(name, tmp_path) -> None:
         result = strategy.start(grid, record_of(INITIAL), num_rounds=100, timeout=9, until=until, resume=True)
         assert result.stopped == f"the time is over: {until:g} s"
         record = recorded(result)
-        assert record.retold().equals(record.timeline)
+        assert record.replay_events().equals(record.timeline)
         assert recorded(tmp_path).told == record.told
     assert [fault.kind for fault in result.errors].count("restart") == 2
     entered = [token for metrics in result.train_metrics_clientapp.values() for token in metrics["tokens"]]
@@ -254,9 +254,9 @@ def test_killed_before_the_server_was_told_who_came_and_went(what, back, tmp_pat
     what(grid)
     kept = Saver.write
 
-    def write(self, snapshot, arrays, desk, *more) -> None:
-        kept(self, snapshot, arrays, desk, *more)
-        ready = {client for client in desk.roster.there if not desk.patience.resting(client)}
+    def write(self, snapshot, arrays, handler, *more) -> None:
+        kept(self, snapshot, arrays, handler, *more)
+        ready = {client for client in handler.registry.there if not handler.retries.resting(client)}
         if set(snapshot["clients"]) != ready and (what is not rests_no_longer or 1 in ready):
             raise Killed
 
@@ -277,7 +277,7 @@ def test_killed_before_the_server_was_told_who_came_and_went(what, back, tmp_pat
     assert grid.nodes[100].got
     if back:
         assert bool(grid.nodes[101].got) == (what is not is_set_aside), "who is set aside rests on"
-    assert recorded(result).retold().equals(recorded(result).timeline)
+    assert recorded(result).replay_events().equals(recorded(result).timeline)
 
 
 def test_a_node_that_was_away_when_the_server_went_down_is_the_same_client_after_it(tmp_path) -> None:
@@ -408,7 +408,7 @@ def test_clients_evaluate_the_last_model_if_the_server_was_killed_before(tmp_pat
         strategy = AsyncFedAvg(**on(grid, checkpoint=tmp_path, fraction_evaluate=1.0))
         return strategy.start(grid, record_of(INITIAL), num_rounds=3, resume=True)
 
-    def killed(self, carrier):
+    def killed(self, transport):
         raise Killed
 
     with monkeypatch.context() as patch:

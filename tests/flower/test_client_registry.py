@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-from fedtempo.flower.client_registry import Roster, named
+from fedtempo.flower.client_registry import ClientRegistry, named
 
 
 def nodes(*ids, **keys) -> list:
@@ -18,88 +18,90 @@ def said(changes) -> list:
 
 
 def test_nodes_are_numbered_by_their_ids_as_they_come() -> None:
-    roster = Roster()
-    assert said(roster.look(nodes(30, 10))) == [(0, True, "joined"), (1, True, "joined")]
-    assert roster.names == ("node 10", "node 30")
-    assert roster.look(nodes(10, 30)) == []
-    assert said(roster.look(nodes(30, 20))) == [(0, False, "left"), (2, True, "joined")]
-    assert roster.there == [1, 2]
-    assert said(roster.look(nodes(10, 30, 20))) == [(0, True, "came back")], "a node that was not heard of for a while"
-    assert said(roster.look(nodes(10, 30, 20, 40))) == [(3, True, "joined")], "without a key it is a stranger"
+    registry = ClientRegistry()
+    assert said(registry.look(nodes(30, 10))) == [(0, True, "joined"), (1, True, "joined")]
+    assert registry.names == ("node 10", "node 30")
+    assert registry.look(nodes(10, 30)) == []
+    assert said(registry.look(nodes(30, 20))) == [(0, False, "left"), (2, True, "joined")]
+    assert registry.there == [1, 2]
+    assert said(registry.look(nodes(10, 30, 20))) == [(0, True, "came back")], (
+        "a node that was not heard of for a while"
+    )
+    assert said(registry.look(nodes(10, 30, 20, 40))) == [(3, True, "joined")], "without a key it is a stranger"
 
 
 def test_a_key_is_recognised() -> None:
-    roster = Roster()
-    roster.look(nodes(n1="alice", n2="bob"))
-    assert len({*roster.names}) == 2
-    roster.look(nodes(n2="bob"))
-    assert said(roster.look(nodes(n2="bob", n9="alice"))) == [(0, True, "came back")]
-    assert roster.node_of(0) == 9
-    both = roster.look(nodes(n2="bob", n20="alice"))
+    registry = ClientRegistry()
+    registry.look(nodes(n1="alice", n2="bob"))
+    assert len({*registry.names}) == 2
+    registry.look(nodes(n2="bob"))
+    assert said(registry.look(nodes(n2="bob", n9="alice"))) == [(0, True, "came back")]
+    assert registry.node_of(0) == 9
+    both = registry.look(nodes(n2="bob", n20="alice"))
     assert said(both) == [(0, False, "left"), (0, True, "came back")], "gone and back between two looks"
 
 
 def test_a_second_node_with_a_living_nodes_key_is_a_client_of_its_own_until_the_first_goes() -> None:
-    roster = Roster()
-    roster.look(nodes(n1="alice"))
-    assert said(roster.look(nodes(n1="alice", n2="alice"))) == [(1, True, "joined"), (1, None, "same identity")]
-    assert roster.look(nodes(n1="alice", n2="alice")) == [], "said once"
-    assert roster.names[1] == "node 2"
-    assert said(roster.look(nodes(n2="alice"))) == [
+    registry = ClientRegistry()
+    registry.look(nodes(n1="alice"))
+    assert said(registry.look(nodes(n1="alice", n2="alice"))) == [(1, True, "joined"), (1, None, "same identity")]
+    assert registry.look(nodes(n1="alice", n2="alice")) == [], "said once"
+    assert registry.names[1] == "node 2"
+    assert said(registry.look(nodes(n2="alice"))) == [
         (0, False, "left"),
         (1, False, "came back"),
         (0, True, "came back"),
     ]
-    assert roster.there == [0]
-    assert roster.node_of(0) == 2
+    assert registry.there == [0]
+    assert registry.node_of(0) == 2
 
 
 def test_a_name_is_recognised_with_the_first_reply() -> None:
-    roster = Roster()
-    roster.look(nodes(1, 2))
-    assert roster.introduce(0, "seven") == []
-    assert roster.introduce(0, "eight") == [], "a name stays"
-    assert roster.names == ("seven", "node 2")
-    roster.look(nodes(2))
-    roster.look(nodes(2, 3))
-    assert said(roster.introduce(2, "seven")) == [(2, False, "came back"), (0, True, "came back")]
-    assert roster.node_of(0) == 3
-    assert roster.node_of(2) is None
-    assert roster.introduce(0, "seven") == []
+    registry = ClientRegistry()
+    registry.look(nodes(1, 2))
+    assert registry.introduce(0, "seven") == []
+    assert registry.introduce(0, "eight") == [], "a name stays"
+    assert registry.names == ("seven", "node 2")
+    registry.look(nodes(2))
+    registry.look(nodes(2, 3))
+    assert said(registry.introduce(2, "seven")) == [(2, False, "came back"), (0, True, "came back")]
+    assert registry.node_of(0) == 3
+    assert registry.node_of(2) is None
+    assert registry.introduce(0, "seven") == []
 
 
 def test_a_name_of_a_living_client_is_given_when_that_one_goes() -> None:
     """A crashed node stays connected for a while, and its successor is there before it is gone."""
-    roster = Roster()
-    roster.look(nodes(1))
-    roster.introduce(0, "seven")
-    roster.look(nodes(1, 2))
-    assert said(roster.introduce(1, "seven")) == [(1, None, "same identity")]
-    assert roster.introduce(1, "seven") == [], "said once"
-    roster.look(nodes(2))
-    assert said(roster.introduce(1, "seven")) == [(1, False, "came back"), (0, True, "came back")]
+    registry = ClientRegistry()
+    registry.look(nodes(1))
+    registry.introduce(0, "seven")
+    registry.look(nodes(1, 2))
+    assert said(registry.introduce(1, "seven")) == [(1, None, "same identity")]
+    assert registry.introduce(1, "seven") == [], "said once"
+    registry.look(nodes(2))
+    assert said(registry.introduce(1, "seven")) == [(1, False, "came back"), (0, True, "came back")]
 
 
 def test_a_key_that_is_new_at_each_start_does_not_hide_the_name() -> None:
-    roster = Roster()
-    roster.look(nodes(n1="made at start"))
-    roster.introduce(0, "seven")
-    roster.look(nodes(n2="made at the next start"))
-    assert said(roster.introduce(1, "seven")) == [(1, False, "came back"), (0, True, "came back")]
-    assert roster.names[0] == "seven"
-    roster.look(nodes())
-    assert said(roster.look(nodes(n3="made at the next start"))) == [(0, True, "came back")]
+    registry = ClientRegistry()
+    registry.look(nodes(n1="made at start"))
+    registry.introduce(0, "seven")
+    registry.look(nodes(n2="made at the next start"))
+    assert said(registry.introduce(1, "seven")) == [(1, False, "came back"), (0, True, "came back")]
+    assert registry.names[0] == "seven"
+    registry.look(nodes())
+    assert said(registry.look(nodes(n3="made at the next start"))) == [(0, True, "came back")]
 
 
 def test_what_is_saved_is_what_comes_back() -> None:
-    roster = Roster()
-    roster.look(nodes(1, n2="alice", n3="bob"))
-    roster.introduce(2, "seven")
-    roster.look(nodes(n2="alice", n3="bob"))
-    copy = Roster.restore(json.loads(json.dumps(roster.snapshot())))
-    assert copy.names == roster.names
-    assert copy.there == roster.there == [1, 2]
-    for each in (roster, copy):
+    registry = ClientRegistry()
+    registry.look(nodes(1, n2="alice", n3="bob"))
+    registry.introduce(2, "seven")
+    registry.look(nodes(n2="alice", n3="bob"))
+    copy = ClientRegistry.restore(json.loads(json.dumps(registry.snapshot())))
+    assert copy.names == registry.names
+    assert copy.there == registry.there == [1, 2]
+    for each in (registry, copy):
         changes = each.look(nodes(n9="alice"))
         assert said(changes) == [(1, False, "left"), (2, False, "left"), (1, True, "came back")]
         assert said(each.look(nodes(1, n9="alice"))) == [(0, True, "came back")], "known by its node alone"

@@ -20,7 +20,7 @@ from fedtempo.errors import InputError
 from fedtempo.flower import AsyncFedAvg, FedFix, compressing, recorded
 from fedtempo.flower.compressing import MARKER
 from fedtempo.flower.result import in_bytes
-from fedtempo.flower.validator import Admission, Contribution, Refused
+from fedtempo.flower.validator import Contribution, Refused, ReplyValidator
 from fedtempo.training.batches import compression_key, job_key
 from fedtempo.training.compression import QSGD, LowRank, TopK
 from support.flower_fake import SECOND, FakeGrid, answer, arrays_of, make_message, on, record_of, shifting
@@ -248,7 +248,7 @@ def test_what_cannot_be_compressed_is_refused_as_ever_and_not_remembered(change,
     reply = mod(message, site.context, lambda message, context: answer(message, new, {"num-examples": 1}))
     assert MARKER not in reply.content
     assert not site.context.state
-    found = Admission("num-examples", clip_norm=None, norm_limit=None).admit(reply, first_model())
+    found = ReplyValidator("num-examples", clip_norm=None, norm_limit=None).admit(reply, first_model())
     assert isinstance(found, Refused)
     assert re.search(words, found.reason)
 
@@ -268,8 +268,8 @@ def test_the_decoded_change_goes_through_every_check() -> None:
     new = trained(0, base)
     for method in METHODS:
         reply = compressed(method, base, new)
-        admission = Admission("num-examples", clip_norm=1.0, norm_limit=10.0)
-        found = admission.admit(reply, base)
+        validator = ReplyValidator("num-examples", clip_norm=1.0, norm_limit=10.0)
+        found = validator.admit(reply, base)
         assert isinstance(found, Contribution)
         assert found.delta.keys() == base.keys()
         assert found.delta["seen"] == 1.0
@@ -278,13 +278,13 @@ def test_the_decoded_change_goes_through_every_check() -> None:
         assert list(found.content) == ["metrics"], "arrays and marker are let go of"
         assert found.bytes_up == sum(len(array.data) for array in reply.content["arrays"].values())
         for _ in range(5):
-            assert isinstance(admission.admit(compressed(method, base, new), base), Contribution)
+            assert isinstance(validator.admit(compressed(method, base, new), base), Contribution)
         huge = {**new, "w": new["w"] * 1e4}
-        refused = admission.admit(compressed(method, base, huge), base)
+        refused = validator.admit(compressed(method, base, huge), base)
         assert isinstance(refused, Refused)
         assert "times the usual" in refused.reason
         del reply.content["metrics"]
-        assert "no number 'num-examples'" in admission.admit(reply, base).reason
+        assert "no number 'num-examples'" in validator.admit(reply, base).reason
 
 
 def test_numbers_that_travel_but_are_not_finite_are_refused() -> None:
@@ -294,7 +294,7 @@ def test_numbers_that_travel_but_are_not_finite_are_refused() -> None:
         parts = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
         parts[part][-1] = np.inf
         reply.content["arrays"] = record_of(parts)
-        refused = Admission("num-examples", clip_norm=None, norm_limit=None).admit(reply, base)
+        refused = ReplyValidator("num-examples", clip_norm=None, norm_limit=None).admit(reply, base)
         assert isinstance(refused, Refused)
         assert "holds" in refused.reason
 

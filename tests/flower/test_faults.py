@@ -164,7 +164,7 @@ def test_a_finite_update_that_would_make_the_model_infinite() -> None:
     assert result.arrays["w"].numpy() == pytest.approx(np.full(3, 4 * 0.5 + 2 * 4 * 1.5)), "the rest has entered"
     assert dict(result.train_metrics_clientapp[1]) == {"loss": 1.0}, "nor do its metrics count"
     record = recorded(result)
-    assert record.retold().equals(record.timeline)
+    assert record.replay_events().equals(record.timeline)
 
 
 def test_a_round_of_which_nothing_is_left_does_not_count() -> None:
@@ -176,7 +176,7 @@ def test_a_round_of_which_nothing_is_left_does_not_count() -> None:
     assert [(closed.server_round, len(closed.updates)) for closed in result.rounds] == [(0, 0), (1, 1), (2, 1), (3, 1)]
     assert result.arrays["w"].numpy().tolist() == [12, 12, 12]
     record = recorded(result)
-    assert record.retold().equals(record.timeline)
+    assert record.replay_events().equals(record.timeline)
     assert "Rounds: 3 (and 1 without updates) in 4.0 s, 3 updates" in result.summary()
 
 
@@ -373,7 +373,7 @@ def test_a_client_whose_rest_ends_when_it_is_seen_to_be_gone_does_not_come_back(
     result = run(grid, num_rounds=8, max_failures=1, retry_after=2, poll=0.25)
     assert kinds(result, 1) == ["error", "set aside", "left"]
     assert [fault.time for fault in result.errors] == [1, 1, 3]
-    assert recorded(result).retold().equals(recorded(result).timeline)
+    assert recorded(result).replay_events().equals(recorded(result).timeline)
 
 
 def test_a_client_that_comes_back_while_its_update_is_taken_has_one_job() -> None:
@@ -392,4 +392,4 @@ def test_a_client_that_comes_back_while_its_update_is_taken_has_one_job() -> Non
     assert kinds(result, 1) == ["left", "came back", "late"]
     assert only(result, "late").reason.startswith("job 1 from version 1 ")
     assert [[update.job for update in closed.updates] for closed in result.rounds] == [[0, 0], [1, 2], [2, 3]]
-    assert recorded(result).retold().equals(recorded(result).timeline)
+    assert recorded(result).replay_events().equals(recorded(result).timeline)

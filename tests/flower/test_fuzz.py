@@ -15,7 +15,7 @@ import fedtempo as ft
 import fedtempo.flower.strategy as strategy_module
 from fedtempo.clock.events import Arrived, Joined, Left
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded
-from fedtempo.flower.reply_handler import ClientDesk
+from fedtempo.flower.reply_handler import TrainReplyHandler
 from fedtempo.flower.state import Saver
 from fedtempo.flower.training import Training
 from support.flower_fake import (
@@ -164,9 +164,9 @@ class Watch:
         watch = self
 
         class WatchedSaver(Saver):
-            def write(self, snapshot, arrays, desk, *more):
-                super().write(snapshot, arrays, desk, *more)
-                if watch.kill_untold and set(snapshot["clients"]) != ready(desk):
+            def write(self, snapshot, arrays, handler, *more):
+                super().write(snapshot, arrays, handler, *more)
+                if watch.kill_untold and set(snapshot["clients"]) != ready(handler):
                     raise Killed
 
         class Watched(Training):
@@ -178,7 +178,7 @@ class Watch:
                 now, watch.moment = super().wait(deadline)
                 return now, watch.moment
 
-        class WatchedDesk(ClientDesk):
+        class WatchedDesk(TrainReplyHandler):
             def pack(self, job):
                 message = super().pack(job)
                 if message is not None:
@@ -191,17 +191,17 @@ class Watch:
                 return events
 
         monkeypatch.setattr(strategy_module, "Training", Watched)
-        monkeypatch.setattr("fedtempo.flower.training.ClientDesk", WatchedDesk)
+        monkeypatch.setattr("fedtempo.flower.training.TrainReplyHandler", WatchedDesk)
         monkeypatch.setattr("fedtempo.flower.training.Saver", WatchedSaver)
 
     def untold(self, kind: type) -> set[int]:
         """Clients of the last moment's events that training may not have heard of before it ended."""
-        return {event.client for event in [*self.moment, *self.training._carrier._held] if isinstance(event, kind)}
+        return {event.client for event in [*self.moment, *self.training._transport._held] if isinstance(event, kind)}
 
 
-def ready(desk: ClientDesk) -> set[int]:
+def ready(handler: TrainReplyHandler) -> set[int]:
     """Who is connected and does not rest."""
-    return {client for client in desk.roster.there if not desk.patience.resting(client)}
+    return {client for client in handler.registry.there if not handler.retries.resting(client)}
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
@@ -276,7 +276,7 @@ def one_case(case: int, watch: Watch, folder) -> None:
 
     # rounds end when the rule says, told again what it was told
     record = recorded(result)
-    assert record.retold().equals(record.timeline)
+    assert record.replay_events().equals(record.timeline)
     sizes = [len(closed.updates) for closed in rounds]
     if scheme == 1:
         assert set(sizes) == {1}
@@ -290,23 +290,23 @@ def one_case(case: int, watch: Watch, folder) -> None:
     # nothing is left behind: what was accepted is in a round or waits, and models are the live ones
     training = watch.training
     if hasattr(training, "_server"):
-        server, desk = training._server, training._desk
-        untold = set(desk.contributions) - set(server.arrived.values())
-        assert set(server.arrived.values()) <= set(desk.contributions)
+        server, handler = training._server, training._handler
+        untold = set(handler.contributions) - set(server.arrived.values())
+        assert set(server.arrived.values()) <= set(handler.contributions)
         assert untold <= set(server.in_flight.values()), "only the last moment may end before all of it is told"
         assert training._versions.live <= len(server.in_flight) + 1
-        check_clients(watch, server.clients, desk)
+        check_clients(watch, server.clients, handler)
         if not killed:
             taken = {(u.client, u.job) for closed in rounds for u in closed.updates}
-            waiting = {(job.client, job.number) for job in desk.contributions}
+            waiting = {(job.client, job.number) for job in handler.contributions}
             assert {(job.client, job.number) for job in watch.accepted} == taken | waiting
             check_receivers(watch, record, rounds)
 
 
-def check_clients(watch: Watch, clients: set[int], desk: ClientDesk) -> None:
+def check_clients(watch: Watch, clients: set[int], handler: TrainReplyHandler) -> None:
     """Who is connected and does not rest takes part, also after a kill; nobody else does."""
-    assert ready(desk) - clients <= watch.untold(Joined)
-    assert clients - ready(desk) <= watch.untold(Left)
+    assert ready(handler) - clients <= watch.untold(Joined)
+    assert clients - ready(handler) <= watch.untold(Left)
 
 
 def check_receivers(watch: Watch, record, rounds) -> None:

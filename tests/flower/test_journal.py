@@ -7,7 +7,7 @@ import json
 
 from flwr.app import MetricRecord
 
-from fedtempo.flower.journal import Journal, Told
+from fedtempo.flower.journal import Journal, LoggedEvent
 from fedtempo.flower.result import RoundRecord, UpdateRecord
 
 
@@ -15,11 +15,11 @@ def journal(*, on_disk: bool, rounds: int = 3) -> Journal:
     kept = Journal(scheme={"name": "asynchronous"}, server_lr=1.0, on_disk=on_disk)
     kept.begin([1, 0])
     for n in range(rounds):
-        kept.tell(Told(10 * n, "arrived", 1, n))
+        kept.log(LoggedEvent(10 * n, "arrived", 1, n))
         update = UpdateRecord(1, n, n, 10 * n - 5, 10 * n, 0.5, 1.0, 100)
         kept.round(RoundRecord(n, n + 1, 10 * n, (update,), ("b",)))
         kept.measure("train", n + 1, MetricRecord({"loss": 1 / (n + 1), "row": [1, 2]}))
-    kept.tell(Told(99, "left", 0))
+    kept.log(LoggedEvent(99, "left", 0))
     kept.tell_rest()
     return kept
 
@@ -28,7 +28,7 @@ def test_records_are_what_was_given() -> None:
     kept = journal(on_disk=False)
     assert kept.rounds[1] == RoundRecord(1, 2, 10, (UpdateRecord(1, 1, 1, 5, 10, 0.5, 1.0, 100),), ("b",))
     assert kept.rounds[1].updates[0].bytes_up == 100
-    assert kept.told[-1] == Told(99, "left", 0)
+    assert kept.told[-1] == LoggedEvent(99, "left", 0)
     assert kept.told[-1].kind == "left"
     assert kept.measured("train")[2] == MetricRecord({"loss": 0.5, "row": [1, 2]})
     assert kept.has_measured("train", 3)
@@ -51,7 +51,7 @@ def test_long_runs_leave_the_garbage_collector_nothing_to_visit() -> None:
     gc.freeze()  # nothing else is looked at
     before = len(gc.get_objects())
     for n in range(1, 2000):
-        kept.tell(Told(n, "arrived", n % 7, n))
+        kept.log(LoggedEvent(n, "arrived", n % 7, n))
         kept.round(RoundRecord(n, n, n, (UpdateRecord(n % 7, n, n, 0, n, 0.5, 1.0, 100),), ("b",)))
         kept.measure("train", n, MetricRecord({"loss": 1.0 / n}))
     for _ in range(3):  # what holds other tuples is let alone one pass later

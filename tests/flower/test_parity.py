@@ -56,7 +56,7 @@ def test_recorded_rounds_are_the_simulators_and_the_model_is_the_oracles(scheme,
     result = strategy(**on(grid, server_lr=0.9)).start(grid, clients.initial, num_rounds=20)
     record = recorded(result)
     assert exact(record.timeline) == exact(ft.timeline(wanted, TIMES[times], rounds=len(result.rounds), seed=3))
-    assert exact(record.retold()) == exact(record.timeline)
+    assert exact(record.replay_events()) == exact(record.timeline)
     assert len(result.rounds) >= 20
     assert result.rounds[-1].server_round == 20
     model = replay(PROBLEM, record, LOCAL, seed=3)

@@ -23,7 +23,7 @@ from fedtempo.flower.record import scheme_of
 from fedtempo.flower.state import RunFolder
 from fedtempo.flower.training import Training
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
-from fedtempo.schemes.options import Parts
+from fedtempo.schemes.options import SchemeOptions
 from fedtempo.simulation.engine.oracle import oracle
 from fedtempo.training.server_rules import ServerOptimizer
 from support.flower_fake import (
@@ -78,7 +78,7 @@ def test_the_model_is_the_simulators(scheme, server) -> None:
     line = ft.timeline(wanted, TIMES, rounds=len(result.rounds))
     weights = ft.weights(wanted, TIMES, importance=PROBLEM.importance.values.tolist())
     hyper = {**HYPER, "server_lr": lr}
-    *_, last = oracle(PROBLEM, line, weights, LOCAL, hyper, parts=Parts(server=rule))
+    *_, last = oracle(PROBLEM, line, weights, LOCAL, hyper, parts=SchemeOptions(server=rule))
     *_, plain = oracle(PROBLEM, line, weights, LOCAL, hyper)
     found = result.arrays["theta"].numpy()
     np.testing.assert_allclose(found, last.model, rtol=1e-10, atol=1e-12)
@@ -86,7 +86,7 @@ def test_the_model_is_the_simulators(scheme, server) -> None:
     record = recorded(result)
     assert record.scheme == wanted.using(server=rule)
     np.testing.assert_allclose(found, replay(PROBLEM, record, LOCAL), rtol=1e-10, atol=1e-12)
-    assert record.retold().equals(record.timeline)
+    assert record.replay_events().equals(record.timeline)
 
 
 def test_fedasync_as_published() -> None:
@@ -350,8 +350,8 @@ def test_folders_of_runs_without_a_rule_are_as_they_were(tmp_path) -> None:
     assert plain["about"]["scheme"] == {"name": "async"}
     assert ruled["format"] == 2, "which versions without server rules refuse, for they would leave the rule out"
     assert ruled["about"]["scheme"] == {"name": "async", "server": {"name": "mixing"}}
-    assert recorded(tmp_path / "plain").scheme.parts.plain
-    assert recorded(tmp_path / "ruled").scheme.parts.server == ft.MixModels()
+    assert recorded(tmp_path / "plain").scheme.options.plain
+    assert recorded(tmp_path / "ruled").scheme.options.server == ft.MixModels()
 
 
 @pytest.mark.parametrize("server", SERVERS)

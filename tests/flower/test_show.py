@@ -193,12 +193,12 @@ def test_the_stretch_is_long_enough_for_all_clients() -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_jobs_that_are_out_at_the_end_are_those_of_the_simulation(name) -> None:
     """Of a run in which everything went well."""
-    from fedtempo.clock.config import Setting
+    from fedtempo.clock.config import ClockConfig
     from fedtempo.report.timeline_figure import jobs_of
 
     run = compared(recorded(train(name, three())))
-    setting = Setting.of(run.scheme.waiting, run.times)
-    real, virtual = _real_jobs(run.record), jobs_of(setting, run.simulated, float(run.length))
+    config = ClockConfig.of(run.scheme.waiting, run.times)
+    real, virtual = _real_jobs(run.record), jobs_of(config, run.simulated, float(run.length))
 
     def rows(jobs):
         return sorted(zip(*(part.tolist() for part in vars(jobs).values()), strict=True))

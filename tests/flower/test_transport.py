@@ -158,7 +158,7 @@ def test_what_the_carrier_costs_is_counted() -> None:
     grid = FakeGrid()
     grid.connect(100, shifting(1, 3, seconds_of_work=2.5))
     result = start(AsyncFedAvg(**on(grid, work_key="seconds_of_work")), grid, 5)
-    costs = result.carrier
+    costs = result.transport
     assert costs.calls["push"] == 5
     assert costs.calls["aggregation"] == 5 + 5
     assert costs.round_trip_overhead == {"node 100": pytest.approx(0.5)}

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord
 
 from fedtempo.errors import InputError
 from fedtempo.flower.arrays import finite, model_of, read, record_of
-from fedtempo.flower.validator import Admission, Contribution, Refused
+from fedtempo.flower.validator import Contribution, Refused, ReplyValidator
 from support.flower_fake import answer, make_message
 
 BASE = {
@@ -20,10 +20,10 @@ BASE = {
 }
 
 
-def admit(arrays, base=BASE, limit=None, clip=None, admission=None):
+def admit(arrays, base=BASE, limit=None, clip=None, validator=None):
     message = make_message(content=None or _empty(), dst_node_id=1, message_type="train")
-    admission = admission or Admission("num-examples", clip_norm=clip, norm_limit=limit)
-    return admission.admit(answer(message, arrays, {"num-examples": 5, "loss": 1.5}), base)
+    validator = validator or ReplyValidator("num-examples", clip_norm=clip, norm_limit=limit)
+    return validator.admit(answer(message, arrays, {"num-examples": 5, "loss": 1.5}), base)
 
 
 def _empty():
@@ -71,38 +71,38 @@ def test_norms_are_clipped_to_the_largest_that_is_wanted() -> None:
 
 
 def test_the_limit_is_a_multiple_of_what_is_usual_once_that_is_known() -> None:
-    admission = Admission("num-examples", clip_norm=None, norm_limit=10.0)
+    validator = ReplyValidator("num-examples", clip_norm=None, norm_limit=10.0)
     base = {"a": np.zeros(1)}
     for norm in (1000.0, 1.0, 1.2, 0.9, 1.1):
-        assert isinstance(admit({"a": np.array([norm])}, base, admission=admission), Contribution)
-    assert isinstance(admit({"a": np.array([12.0])}, base, admission=admission), Refused)
-    assert isinstance(admit({"a": np.array([10.5])}, base, admission=admission), Contribution)
-    copy = Admission("num-examples", clip_norm=None, norm_limit=10.0)
-    copy.restore(admission.snapshot())
-    assert isinstance(admit({"a": np.array([13.0])}, base, admission=copy), Refused)
+        assert isinstance(admit({"a": np.array([norm])}, base, validator=validator), Contribution)
+    assert isinstance(admit({"a": np.array([12.0])}, base, validator=validator), Refused)
+    assert isinstance(admit({"a": np.array([10.5])}, base, validator=validator), Contribution)
+    copy = ReplyValidator("num-examples", clip_norm=None, norm_limit=10.0)
+    copy.restore(validator.snapshot())
+    assert isinstance(admit({"a": np.array([13.0])}, base, validator=copy), Refused)
 
 
 def test_before_the_usual_norm_is_known_the_limit_is_by_the_model_and_the_longest_so_far() -> None:
-    admission = Admission("num-examples", clip_norm=None, norm_limit=10.0)
+    validator = ReplyValidator("num-examples", clip_norm=None, norm_limit=10.0)
     base = {"a": np.array([3.0, 4.0]), "n": np.array([10**9])}
-    wild = admit({**base, "a": np.array([3.0, 60.0])}, base, admission=admission)
+    wild = admit({**base, "a": np.array([3.0, 60.0])}, base, validator=validator)
     assert isinstance(wild, Refused)
     assert wild.reason == (
         "its norm 56 is more than 10 times the model's own, 5; if that is right, raise norm_limit or set it to None"
     )
-    assert isinstance(admit({**base, "a": np.array([3.0, 50.0])}, base, admission=admission), Contribution)
-    assert isinstance(admit({**base, "a": np.array([3.0, 400.0])}, base, admission=admission), Contribution)
-    wild = admit({**base, "a": np.array([3.0, 5000.0])}, base, admission=admission)
+    assert isinstance(admit({**base, "a": np.array([3.0, 50.0])}, base, validator=validator), Contribution)
+    assert isinstance(admit({**base, "a": np.array([3.0, 400.0])}, base, validator=validator), Contribution)
+    wild = admit({**base, "a": np.array([3.0, 5000.0])}, base, validator=validator)
     assert isinstance(wild, Refused)
     assert "10 times the longest so far, 396" in wild.reason
 
 
 def test_clients_that_do_not_move_do_not_set_the_limit() -> None:
-    admission = Admission("num-examples", clip_norm=None, norm_limit=10.0)
+    validator = ReplyValidator("num-examples", clip_norm=None, norm_limit=10.0)
     base = {"a": np.zeros(2)}
     for _ in range(9):
-        admit(base, base, admission=admission)
-    assert isinstance(admit({"a": np.ones(2)}, base, admission=admission), Contribution)
+        admit(base, base, validator=validator)
+    assert isinstance(admit({"a": np.ones(2)}, base, validator=validator), Contribution)
 
 
 def test_finite_numbers_whose_squares_are_not() -> None:
@@ -175,12 +175,12 @@ def test_arrays_without_dimensions_stay_arrays() -> None:
 
 
 def test_what_is_taken_back_is_not_usual() -> None:
-    admission = Admission("num-examples", clip_norm=None, norm_limit=10.0)
+    validator = ReplyValidator("num-examples", clip_norm=None, norm_limit=10.0)
     base = {"a": np.zeros(1)}
     for norm in (1.0, 1e9, 1.0, 1e9, 1.0, 1e9, 1e9, 1.0, 1.0):
-        found = admit({"a": np.array([norm])}, base, admission=admission)
+        found = admit({"a": np.array([norm])}, base, validator=validator)
         if isinstance(found, Contribution) and found.norm > 1:
-            admission.take_back(found.norm)
-    assert admission.snapshot() == [1.0] * 5
-    admission.take_back(7.0)
-    assert isinstance(admit({"a": np.array([11.0])}, base, admission=admission), Refused)
+            validator.take_back(found.norm)
+    assert validator.snapshot() == [1.0] * 5
+    validator.take_back(7.0)
+    assert isinstance(admit({"a": np.array([11.0])}, base, validator=validator), Refused)

@@ -150,7 +150,7 @@ def test_five_hundred_rounds_keep_live_versions_only(strategy, monkeypatch) -> N
         def _close(self, closed):
             super()._close(closed)
             bases = {job.base for job in self._server.in_flight.values()}
-            kept.append((self._versions.live, len(bases | {self._versions.number}), len(self._desk.contributions)))
+            kept.append((self._versions.live, len(bases | {self._versions.number}), len(self._handler.contributions)))
 
     monkeypatch.setattr(strategy_module, "Training", Watched)
     grid = FakeGrid()

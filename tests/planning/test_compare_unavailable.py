@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import fedtempo as ft
 from fedtempo.cli.app import app
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.time_use import work_of
 from fedtempo.errors import InputError
 from fedtempo.simulation.study_file import merged, times_of
@@ -57,14 +57,14 @@ def test_what_it_costs_is_set_beside_clients_always_there() -> None:
 
 def test_idle_and_lost_time_are_those_of_a_run() -> None:
     """Asynchronous clients are never idle; what fails and what is lost follow from the stays."""
-    work = work_of(Setting.of(ft.AsyncFedAvg().waiting, PLAIN.available(failure=0.25), seed=1), 20_000)
+    work = work_of(ClockConfig.of(ft.AsyncFedAvg().waiting, PLAIN.available(failure=0.25), seed=1), 20_000)
     assert (work.present, work.lost) == (1.0, 0.0)
     assert work.idle == pytest.approx(0.0, abs=1e-12)
     assert work.failed == pytest.approx(0.25, abs=0.02)
-    half = work_of(Setting.of(ft.AsyncFedAvg().waiting, PLAIN.available(absences={3: [(3, 6)]}, period=6)), 4000)
+    half = work_of(ClockConfig.of(ft.AsyncFedAvg().waiting, PLAIN.available(absences={3: [(3, 6)]}, period=6)), 4000)
     assert half.present == pytest.approx(7 / 8, abs=0.001)
     assert half.lost == pytest.approx(3 / 21, abs=0.001)  # client 3 works half of the time, all for nothing
-    fedavg = work_of(Setting.of(ft.FedAvg().waiting, PLAIN), 4000)
+    fedavg = work_of(ClockConfig.of(ft.FedAvg().waiting, PLAIN), 4000)
     assert fedavg.idle == pytest.approx(1 - (1 + 2 + 2.5 + 4) / 16, abs=0.001)
 
 

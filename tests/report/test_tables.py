@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.clock.config import Setting
-from fedtempo.clock.generate import whole
+from fedtempo.clock.config import ClockConfig
+from fedtempo.clock.generate import full_timeline
 from fedtempo.files import write_whole
 from fedtempo.report.timeline_figure import save_timeline, timeline_figure
 
@@ -27,9 +27,9 @@ SCHEMES = [
 
 
 def drawn(scheme, times, until):
-    setting = Setting.of(scheme.waiting, times)
-    line = whole(setting, until=until)
-    return line, timeline_figure(setting, line, until=float(until), title="title").axes[0]
+    config = ClockConfig.of(scheme.waiting, times)
+    line = full_timeline(config, until=until)
+    return line, timeline_figure(config, line, until=float(until), title="title").axes[0]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
@@ -70,10 +70,10 @@ def test_a_bar_is_a_job_from_the_model_sent_to_the_update_back() -> None:
 
 
 def test_the_same_picture_twice_is_the_same_file(tmp_path) -> None:
-    setting = Setting.of(ft.FedBuff(2).waiting, ft.FixedTimes([1, 2, 3]))
-    line = whole(setting, until=9)
+    config = ClockConfig.of(ft.FedBuff(2).waiting, ft.FixedTimes([1, 2, 3]))
+    line = full_timeline(config, until=9)
     for name in ("a.svg", "b.svg"):
-        save_timeline(setting, line, tmp_path / name, until=9.0, title="t")
+        save_timeline(config, line, tmp_path / name, until=9.0, title="t")
     text = (tmp_path / "a.svg").read_text()
     assert text == (tmp_path / "b.svg").read_text()
     assert not re.search(r"<dc:date>", text)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.events import View
-from fedtempo.clock.generate import whole
+from fedtempo.clock.generate import full_timeline
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.rules import (
     CuredSample,
@@ -26,7 +26,7 @@ from fedtempo.clock.rules import (
     UniformSample,
 )
 from fedtempo.clock.server import Server
-from fedtempo.clock.transport import Durations, VirtualCarrier, moment
+from fedtempo.clock.transport import Durations, VirtualTransport, step
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.schemes.named import CuredSampling, HighestLossSampling
 from fedtempo.testing import check_rule
@@ -90,11 +90,11 @@ def test_a_candidate_depends_on_seed_round_and_client_alone() -> None:
 
 
 @dataclass(frozen=True)
-class Told(WaitingRule):
+class LoggedEvent(WaitingRule):
     """A rule by losses, told losses that change with the round: what a training server would note."""
 
     rule: SampledClients
-    barrier = True
+    synchronous = True
     random = True
     returns_to_contributors = False
 
@@ -119,24 +119,24 @@ class Told(WaitingRule):
     "rule", [HighestLoss(2), HighestLoss(2, candidates=3), CuredSample(HighestLoss(2, candidates=3), 5, 2)], ids=repr
 )
 def test_rules_by_losses_are_lawful(rule) -> None:
-    assert check_rule(Told(rule), settings=4).rounds > 0
+    assert check_rule(LoggedEvent(rule), configs=4).rounds > 0
     assert rule.phase(rule.start(view())[0]) is None
 
 
 def test_a_server_chooses_by_what_it_was_told_and_remembers_it() -> None:
     rule = CuredSample(HighestLoss(2), window=4, biased=3)
-    setting = Setting.of(rule, TIMES)
-    server = Server(rule, range(5), unit=setting.unit, measures=setting.measures())
-    carrier = VirtualCarrier(Durations(TIMES, scale=setting.scale, seed=0))
-    carrier.send(server.start())
+    config = ClockConfig.of(rule, TIMES)
+    server = Server(rule, range(5), unit=config.unit, measures=config.measures())
+    transport = VirtualTransport(Durations(TIMES, scale=config.scale, seed=0))
+    transport.send(server.start())
     for client, loss in enumerate([1.0, 5.0, 2.0, 4.0, 3.0]):
         server.note("loss", client, loss)
     sent = []
     while len(sent) < 7:
-        sent += [closed.sent_to for closed in moment(server, carrier)]
+        sent += [closed.sent_to for closed in step(server, transport)]
         if len(sent) == 5:
             server.note("loss", 2, 9.0)
-            server = Server.restore(rule, server.snapshot(), measures=setting.measures())
+            server = Server.restore(rule, server.snapshot(), measures=config.measures())
     assert sent == [(1, 3), (1, 3), (0, 1, 2, 3, 4), (1, 3), (1, 3), (1, 2), (0, 1, 2, 3, 4)]
 
 
@@ -158,7 +158,7 @@ def test_what_follows_from_training_is_not_told_ahead() -> None:
 class MineByMeasures(WaitingRule):
     """A user's rule that chooses by two measures."""
 
-    asks_for = ("loss", "drift")
+    needs = ("loss", "drift")
 
     def decide(self, state, event, view):
         raise AssertionError
@@ -177,7 +177,7 @@ CRITERIA = [FastestClients(2), UniformSample(2), MultinomialSample(3)]
 @pytest.mark.parametrize("criterion", CRITERIA, ids=repr)
 def test_cured_rules_are_lawful(criterion) -> None:
     rule = CuredSample(criterion, window=5, biased=2)
-    assert check_rule(rule, settings=6).rounds > 0
+    assert check_rule(rule, configs=6).rounds > 0
     inherited = ("random", "counts_draws", "asks_for", "size")
     assert [getattr(rule, name) for name in inherited] == [getattr(criterion, name) for name in inherited]
     assert rule != CuredSample(criterion, window=5, biased=1)
@@ -192,8 +192,8 @@ def test_the_fast_way_gives_the_rounds_of_the_rule(criterion, case) -> None:
     times = ft.ExponentialTimes(means, resolution="1/12") if case % 2 else ft.FixedTimes(means)
     p = np.array([draw.randint(1, 5) for _ in range(clients)], dtype=float)
     rule = CuredSample(criterion, window, draw.randint(1, window - 1))
-    setting = Setting.of(rule, times, p / p.sum(), seed=case)
-    fast, slow = (whole(setting, max_rounds=700, by_rule=asked) for asked in (False, True))
+    config = ClockConfig.of(rule, times, p / p.sum(), seed=case)
+    fast, slow = (full_timeline(config, max_rounds=700, by_rule=asked) for asked in (False, True))
     assert fast.equals(slow)
     fast.validate()
 
@@ -201,7 +201,8 @@ def test_the_fast_way_gives_the_rounds_of_the_rule(criterion, case) -> None:
 @pytest.mark.parametrize("criterion", CRITERIA, ids=repr)
 def test_the_first_rounds_of_a_window_choose_by_the_criterion_and_the_others_take_all(criterion) -> None:
     alone, cured = (
-        whole(Setting.of(rule, TIMES, seed=4), max_rounds=60) for rule in (criterion, CuredSample(criterion, 6, 4))
+        full_timeline(ClockConfig.of(rule, TIMES, seed=4), max_rounds=60)
+        for rule in (criterion, CuredSample(criterion, 6, 4))
     )
     for plain, found in zip(alone.rounds, cured.rounds, strict=True):
         chosen = found.number % 6 < 4
@@ -223,7 +224,7 @@ class OddOnes(SampledClients):
 
 def test_a_criterion_of_ones_own_is_cured_too() -> None:
     scheme = CuredSampling(ft.Scheme(OddOnes(2), name="odd"), window=3, biased=1)
-    assert check_rule(scheme.waiting, settings=5).rounds > 0
+    assert check_rule(scheme.waiting, configs=5).rounds > 0
     line = ft.timeline(scheme, TIMES, rounds=9)
     assert [r.participants for r in line.rounds] == [(1, 3), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4)] * 3
     assert ft.expected_weights(scheme, TIMES).tolist() == [0.2] * 5
@@ -241,7 +242,7 @@ def test_participation_and_pace_follow_from_the_criterion_and_fedavg(criterion, 
     share = cured_participation(rule, parts[0].participation)
     pace = cured_pace(rule, parts[0].rounds_per_time, parts[1].rounds_per_time)
     rounds = window * (1 if criterion == FastestClients(2) else 6000)
-    line = whole(Setting.of(rule, TIMES, p.values), max_rounds=rounds)
+    line = full_timeline(ClockConfig.of(rule, TIMES, p.values), max_rounds=rounds)
     counts = np.bincount(line.client, weights=line.draws, minlength=5) / rounds
     taking = line.participation_counts / rounds
     slack = 1e-12 if criterion == FastestClients(2) else 5 / math.sqrt(rounds)

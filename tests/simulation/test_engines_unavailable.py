@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import stream
 from fedtempo.simulation.engine.program import pieces
 
@@ -70,8 +70,8 @@ def test_engines_agree(coming) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_every_update_reads_the_version_that_it_started_from(scheme, coming) -> None:
     """Slots are followed by hand: what is in the one that is read is the base version, and few are held."""
-    setting = Setting.of(scheme.waiting, COMING[coming], PROBLEM.importance.values, seed=2)
-    lines = list(stream(setting, until=30))
+    config = ClockConfig.of(scheme.waiting, COMING[coming], PROBLEM.importance.values, seed=2)
+    lines = list(stream(config, until=30))
     made = {n: n for n in range(1 + sum(line.num_rounds for line in lines))}
     for line in lines:
         for n in np.flatnonzero(np.diff(line.offsets) == 0).tolist():
@@ -80,7 +80,7 @@ def test_every_update_reads_the_version_that_it_started_from(scheme, coming) -> 
     ends = np.concatenate([line.round_of_update for line in lines]).tolist()
     weights = ft.weights(scheme, COMING[coming], importance=PROBLEM.importance.exact, rule="identical")
     content, update, most = {2: 0}, 0, 0
-    for piece in pieces(setting, [weights], until=30, times=[], capacity=37, max_marks=8):
+    for piece in pieces(config, [weights], until=30, times=[], capacity=37, max_marks=8):
         for read, write, closes in zip(piece.read.tolist(), piece.write.tolist(), piece.closes.tolist(), strict=True):
             assert content[read] == made[bases[update]]
             if closes:

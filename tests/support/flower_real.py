@@ -123,7 +123,7 @@ def journal_of(folder: Path) -> Journal:
 def check_rule(folder: Path) -> Record:
     """What the rule was told gives the recorded rounds when it is told again."""
     record = recorded(folder / "run")
-    assert record.retold().equals(record.timeline)
+    assert record.replay_events().equals(record.timeline)
     return record
 
 

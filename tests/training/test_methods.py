@@ -83,17 +83,19 @@ def test_what_compensates_time_based_weights_does_not_depend_on_the_rules_of_a_s
 
 def test_rates_and_steps_are_those_of_the_weights():
     from fedtempo.schemes.compensation import compensated
-    from fedtempo.schemes.options import Parts
+    from fedtempo.schemes.options import SchemeOptions
 
     d = ft.weights(ft.FedFix("1/2"), TIMES)  # 2/3, 2/3, 1/3
-    by_rate, by_work = (compensated(Parts(compensate=way), d, 3, "FedFix") for way in ("rate", "work"))
+    by_rate, by_work = (compensated(SchemeOptions(compensate=way), d, 3, "FedFix") for way in ("rate", "work"))
     np.testing.assert_allclose(by_rate.rates, [2, 2, 1])
     np.testing.assert_array_equal(by_work.steps, [6, 6, 3])
     assert by_work.weights[0] == d[2]
     with pytest.raises(ft.InputError, match=r"client 1 would take 1\.33333 steps.*take K = 3"):
-        compensated(Parts(compensate="work"), ft.weights(ft.AsyncFedAvg(), TIMES), 1, "AsyncFedAvg")
+        compensated(SchemeOptions(compensate="work"), ft.weights(ft.AsyncFedAvg(), TIMES), 1, "AsyncFedAvg")
     with pytest.raises(ft.InputError, match="change from round to round"):
-        compensated(Parts(compensate="rate"), ft.weights(ft.StagedFedFix([(1, 3), (2, None)]), TIMES), 1, "staged")
+        compensated(
+            SchemeOptions(compensate="rate"), ft.weights(ft.StagedFedFix([(1, 3), (2, None)]), TIMES), 1, "staged"
+        )
 
 
 def test_unequal_steps_move_the_optimum_and_fednova_moves_it_back():
@@ -164,7 +166,7 @@ def test_bytes_count_what_is_sent_up_and_down():
 def test_fedasync_mixes_models_and_its_weights_are_alpha_times_the_discount():
     scheme = ft.published.FedAsync(0.5, "hinge:10:1", mu=0.1)
     line = ft.timeline(scheme, TIMES, until=5)
-    omega = ft.weights(scheme, TIMES, rule=scheme.parts.weights).applied(line)
+    omega = ft.weights(scheme, TIMES, rule=scheme.options.weights).applied(line)
     late = line.staleness
     np.testing.assert_allclose(omega, 0.5 * np.where(late <= 1, 1.0, 1 / (10 * (late - 1.0) + 1)))
     assert scheme.label == "FedAsync(0.5, hinge:10:1, mu=0.1)"
@@ -179,7 +181,7 @@ def test_fedasync_mixes_models_and_its_weights_are_alpha_times_the_discount():
 def test_published_fedbuff_is_the_mean_of_a_discounted_buffer():
     scheme = ft.published.FedBuff(2)
     line = ft.timeline(scheme, TIMES, until=5)
-    omega = ft.weights(scheme, TIMES, rule=scheme.parts.weights).applied(line)
+    omega = ft.weights(scheme, TIMES, rule=scheme.options.weights).applied(line)
     np.testing.assert_allclose(omega, 0.5 / np.sqrt(1 + line.staleness))
 
 
@@ -291,7 +293,7 @@ def test_numbers_of_numpy_are_numbers():
 
 def test_weights_and_plans_of_a_rival_are_its_own():
     scheme = ft.published.FedBuff(2)
-    own = ft.expected_weights(scheme, TIMES, rule=scheme.parts.weights)
+    own = ft.expected_weights(scheme, TIMES, rule=scheme.options.weights)
     np.testing.assert_array_equal(ft.expected_weights(scheme, TIMES), own)
     np.testing.assert_array_equal(ft.compare(TIMES, scheme).schemes[0].expected_weights, own)
     assert np.ptp(own) > 0.01
@@ -324,4 +326,4 @@ def test_labels_and_specs_say_what_a_scheme_is_used_with():
     assert scheme == ft.FedFix("1/2").using(compression=ft.TopK(0.01), correction=ft.FedProx(0.1))
     assert scheme != ft.FedFix("1/2")
     assert hash(scheme) != hash(ft.FedFix("1/2"))
-    assert jax.tree.leaves(ft.FedFix("1/2").parts.spec()) == []
+    assert jax.tree.leaves(ft.FedFix("1/2").options.spec()) == []

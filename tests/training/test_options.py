@@ -71,7 +71,7 @@ def by_hand(scheme, work, server, lr=0.2, steps=3, until=6, rule="time-based"):
     p = PROBLEM.importance.exact
     line = ft.timeline(scheme, TIMES, until=until, importance=p)
     omega = ft.weights(scheme, TIMES, importance=p, rule=rule).applied(line)
-    versions = [(np.zeros(4), server.letter())]
+    versions = [(np.zeros(4), server.broadcast())]
     for n in range(line.num_rounds):
         part = range(int(line.offsets[n]), int(line.offsets[n + 1]))
         answers = []
@@ -80,14 +80,14 @@ def by_hand(scheme, work, server, lr=0.2, steps=3, until=6, rule="time-based"):
             sent = versions[line.base[u]]
             answers.append((i, omega[u], sent, work(i, sent, steps, lr)))
         model = server(versions[-1][0], answers) if answers else versions[-1][0]
-        versions.append((model, server.letter()))
+        versions.append((model, server.broadcast()))
     return versions[-1][0]
 
 
 class Sum:
     """Θ ← θ + Σ ωΔ."""
 
-    def letter(self):
+    def broadcast(self):
         return None
 
     def __call__(self, theta, answers):
@@ -134,7 +134,7 @@ class ScaffoldByHand(Sum):
     def __init__(self):
         self.c, self.clients = np.zeros(4), np.zeros((3, 4))
 
-    def letter(self):
+    def broadcast(self):
         return self.c.copy()
 
     def work(self, i, sent, steps, lr):
@@ -164,7 +164,7 @@ class DaneByHand(Sum):
     def __init__(self, mu):
         self.mu, self.clients, self.told = mu, np.zeros((3, 4)), set()
 
-    def letter(self):
+    def broadcast(self):
         return (P @ self.clients).copy(), len(self.told) == 3
 
     def work(self, i, sent, steps, lr):

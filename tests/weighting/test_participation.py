@@ -6,11 +6,11 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import configs, given
 from hypothesis import strategies as st
 
 import fedtempo as ft
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.cycle import observe
 from fedtempo.clock.generate import Recording
 from fedtempo.clock.importance import Importance
@@ -18,7 +18,7 @@ from fedtempo.clock.races import exponential_race
 from fedtempo.clock.rules import WaitForSome
 from fedtempo.weighting.long_run import LongRun, _estimate
 
-cases = settings(derandomize=True, deadline=None, max_examples=60)
+cases = configs(derandomize=True, deadline=None, max_examples=60)
 whole = st.integers(min_value=1, max_value=8)
 small = st.builds(Fraction, whole, st.integers(min_value=1, max_value=3))
 waits = st.builds(Fraction, st.integers(min_value=1, max_value=12), st.integers(min_value=1, max_value=4))
@@ -310,7 +310,7 @@ def test_estimates_agree_with_the_closed_form_within_their_own_error():
     shares, _ = exponential_race(times.mean_time, 2)
     scores = []
     for seed in range(16):
-        seen = observe(Recording(Setting.of(WaitForSome(2), times, seed=seed)), max_updates=20_000)
+        seen = observe(Recording(ClockConfig.of(WaitForSome(2), times, seed=seed)), max_updates=20_000)
         found = _estimate(seen)
         assert found.source == "estimate"
         assert found.share.sum() == pytest.approx(2)

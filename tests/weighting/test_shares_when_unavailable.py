@@ -10,7 +10,7 @@ import pytest
 
 import fedtempo as ft
 from fedtempo import theory
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.cycle import observe
 from fedtempo.clock.generate import Recording
 from fedtempo.clock.importance import Importance
@@ -45,7 +45,7 @@ def short_runs(monkeypatch) -> None:
 
 def seen(scheme: ft.Scheme, times: ft.ClientTimes, updates: int = 6000, seed: int = 3):
     updates //= 3 if scheme.name in ("uniform", "multinomial") else 1
-    return observe(Recording(Setting.of(scheme.waiting, times, np.array(P), seed)), max_updates=updates)
+    return observe(Recording(ClockConfig.of(scheme.waiting, times, np.array(P), seed)), max_updates=updates)
 
 
 def agree(found, expected, error) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.clock.config import Setting
-from fedtempo.clock.generate import asked
+from fedtempo.clock.config import ClockConfig
+from fedtempo.clock.generate import by_events
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.rules import CuredSample, FastestClients, HighestLoss, MultinomialSample, UniformSample
 from fedtempo.clock.timeline import Timeline
@@ -81,10 +81,10 @@ def test_tracked_weights_do_not_care_how_a_run_is_cut_and_are_what_the_engine_se
     for k in range(5):
         apply = weights.applier()
         np.testing.assert_array_equal(np.concatenate([apply(p) for p in cuts(line, random.Random(f"cut {k}"))]), meant)
-    setting = Setting.of(scheme.waiting, TIMES, np.array([float(p) for p in P]))
+    config = ClockConfig.of(scheme.waiting, TIMES, np.array([float(p) for p in P]))
     constant = ft.weights(scheme, TIMES, importance=P, rule="identical")
     steps = [Fraction(15 * k) for k in range(11)]
-    cut = list(pieces(setting, [weights, constant], until=Fraction(150), times=steps, capacity=37, max_marks=3))
+    cut = list(pieces(config, [weights, constant], until=Fraction(150), times=steps, capacity=37, max_marks=3))
     seen = np.concatenate([piece.weight for piece in cut], axis=1)
     np.testing.assert_array_equal(seen, [meant, constant.applied(line)])
 
@@ -168,13 +168,13 @@ def test_the_cure_holds_whatever_a_criterion_by_losses_chooses() -> None:
             self.turn += 1
             return {c: float(np.sin(self.turn + 5 * c)) for c in range(5)}
 
-    class Telling(Setting):
+    class Telling(ClockConfig):
         def measures(self):
             return Losses(super().measures())
 
-    plain = Setting.of(scheme.waiting, TIMES, np.array([float(p) for p in P]))
-    setting = Telling(plain.rule, plain.times, plain.importance, plain.seed, plain.unit, plain.scale)
-    line = next(asked(setting))[0][: 7 * 20]
+    plain = ClockConfig.of(scheme.waiting, TIMES, np.array([float(p) for p in P]))
+    config = Telling(plain.rule, plain.times, plain.importance, plain.seed, plain.unit, plain.scale)
+    line = next(by_events(config))[0][: 7 * 20]
     assert len({r.participants for r in line.rounds}) > 5
     weights = ft.weights(scheme, TIMES, importance=P)
     omega = table(line, weights.applied(line))
@@ -188,7 +188,7 @@ def test_the_expected_weights_of_the_cure_are_the_importance(scheme) -> None:
     q = ft.expected_weights(scheme, TIMES, importance=P)
     np.testing.assert_array_equal(q, [float(p) for p in P])
     halved = ft.Discounted(ft.TimeBased(), ft.ConstantDiscount(0.5))
-    if not scheme.waiting.asks_for:
+    if not scheme.waiting.needs:
         assert ft.expected_weights(scheme, TIMES, importance=P, rule=halved) == pytest.approx(q / 2, rel=1e-4)
 
 

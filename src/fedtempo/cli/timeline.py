@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from fedtempo.cli import options as o
-from fedtempo.clock.config import Setting
-from fedtempo.clock.generate import stream, whole
+from fedtempo.clock.config import ClockConfig
+from fedtempo.clock.generate import full_timeline, stream
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import exact, text
 from fedtempo.errors import InputError
@@ -69,18 +69,18 @@ def timeline(
         asked = "none" if chosen is None else ", ".join(c.label for c in chosen)
         raise InputError(f"--scheme: a timeline shows one scheme, not {asked}; give one, as --scheme fedfix --wait 1/2")
     horizon = exact(until, "--until")
-    setting = Setting.of(
+    config = ClockConfig.of(
         chosen[0].waiting, known, Importance(o.read_importance(importance), known.num_clients).values, seed
     )
-    _check_length(setting, horizon)
+    _check_length(config, horizon)
     if out is not None and known.availability is not None:
         raise InputError(
             "--out: the picture shows clients that are always there; leave --out out for the table or --json"
         )
     if as_json and out is None:
-        _write(chosen[0], setting, horizon)
+        _write(chosen[0], config, horizon)
         return
-    line = whole(setting, until=horizon)
+    line = full_timeline(config, until=horizon)
     if out is not None and line.num_updates > MAX_DRAWN:
         raise InputError(
             f"--out: {line.num_updates} updates make no readable picture; make --until at most "
@@ -90,10 +90,10 @@ def timeline(
         from fedtempo.report.timeline_figure import save_timeline, title_of
 
         title = title_of(chosen[0].label, known.num_clients, line)
-        save_timeline(setting, line, out, until=float(horizon), title=title)
+        save_timeline(config, line, out, until=float(horizon), title=title)
         log.info("drew %d rounds", line.num_rounds)
     if as_json:
-        _write(chosen[0], setting, horizon)
+        _write(chosen[0], config, horizon)
     elif out is not None:
         typer.echo(f"{out}: {line.num_rounds} rounds, {line.num_updates} updates of {known.num_clients} clients")
     else:
@@ -102,9 +102,9 @@ def timeline(
         show_timeline(line, chosen[0].label)
 
 
-def _check_length(setting: Setting, horizon: Fraction) -> None:
+def _check_length(config: ClockConfig, horizon: Fraction) -> None:
     """Refuse what would not fit in memory: every client busy all the time, and every interval of the rule."""
-    per_time = float((1.0 / setting.times.mean_time).sum()) + sum(1.0 / float(wait) for wait in setting.rule.waits)
+    per_time = float((1.0 / config.times.mean_time).sum()) + sum(1.0 / float(wait) for wait in config.rule.waits)
     expected = float(horizon) * per_time
     if expected > MAX_LISTED:
         raise InputError(
@@ -113,13 +113,13 @@ def _check_length(setting: Setting, horizon: Fraction) -> None:
         )
 
 
-def _write(scheme: Scheme, setting: Setting, horizon: Fraction) -> None:
+def _write(scheme: Scheme, config: ClockConfig, horizon: Fraction) -> None:
     """The JSON document on standard output, round by round, so that its length costs no memory."""
-    whole(setting, max_rounds=1, until=horizon)  # says so if no round ends in time
-    head = {"format": FORMAT, "scheme": scheme.spec(), "clients": setting.num_clients, "until": text(horizon)}
+    full_timeline(config, max_rounds=1, until=horizon)  # says so if no round ends in time
+    head = {"format": FORMAT, "scheme": scheme.spec(), "clients": config.num_clients, "until": text(horizon)}
     sys.stdout.write(json.dumps(head)[:-1] + ', "rounds": [')
     between = ""
-    for chunk in stream(setting, until=horizon):
+    for chunk in stream(config, until=horizon):
         for closed in chunk.rounds:
             entry: dict[str, Any] = {
                 "end": text(closed.end),

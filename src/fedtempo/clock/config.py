@@ -35,7 +35,7 @@ def add_up(start: int, durations: Ints) -> Ints:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ClockConfig:
     """A rule and client times on one tick; `scale` ticks make one unit of the client times."""
 
     rule: WaitingRule
@@ -46,7 +46,7 @@ class Setting:
     scale: int
 
     @classmethod
-    def of(cls, rule: WaitingRule, times: ClientTimes, importance: Floats | None = None, seed: int = 0) -> Setting:
+    def of(cls, rule: WaitingRule, times: ClientTimes, importance: Floats | None = None, seed: int = 0) -> ClockConfig:
         """The setting on the coarsest tick that divides every duration."""
         rule.check(times.num_clients)
         unit = common_unit([times.unit, *rule.waits])

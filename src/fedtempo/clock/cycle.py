@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.clock.config import Setting
-from fedtempo.clock.generate import Recording, asked, quickly
+from fedtempo.clock.config import ClockConfig
+from fedtempo.clock.generate import Recording, by_events, fast_chunks
 from fedtempo.clock.presence import surplus
 from fedtempo.clock.streams import stream_key, threefry
 from fedtempo.clock.timeline import I64, Timeline
@@ -32,23 +32,23 @@ FEWEST_PERIODS = 4
 """Of absences that repeat: with fewer there are no parts."""
 
 
-def tally_of(setting: Setting, limit: int, most: int) -> Tally:
+def tally_of(config: ClockConfig, limit: int, most: int) -> Tally:
     """For about `limit` updates; for up to `most` where periods are long."""
-    availability = setting.availability
+    availability = config.availability
     if availability is None or availability.period is None:
-        return Tally(setting, limit)
-    return TallyOfPeriods(setting, limit, most, setting.ticks(availability.period))
+        return Tally(config, limit)
+    return TallyOfPeriods(config, limit, most, config.ticks(availability.period))
 
 
 class Tally:
     """Not too many parts, of equal numbers of rounds."""
 
-    def __init__(self, setting: Setting, limit: int) -> None:
-        self._setting, self._limit = setting, limit
-        self._most = max(8, min(2 * _BATCHES, 2 * 10**7 // setting.num_clients))
+    def __init__(self, config: ClockConfig, limit: int) -> None:
+        self._config, self._limit = config, limit
+        self._most = max(8, min(2 * _BATCHES, 2 * 10**7 // config.num_clients))
         self._size = 16
         self._parts: list[Part] = []
-        self._open = Part.empty(setting.num_clients)
+        self._open = Part.empty(config.num_clients)
         self.rounds, self.updates, self.max_delay, self.delays = 0, 0, 0, 0
 
     @property
@@ -84,7 +84,7 @@ class Tally:
 
     def _close(self) -> None:
         self._parts.append(self._open)
-        self._open = Part.empty(self._setting.num_clients)
+        self._open = Part.empty(self._config.num_clients)
         if len(self._parts) >= self._most and len(self._parts) % 2 == 0:
             self._parts = [a.joined(b) for a, b in zip(self._parts[::2], self._parts[1::2], strict=True)]
             self._size *= 2
@@ -93,8 +93,8 @@ class Tally:
 class TallyOfPeriods(Tally):
     """Parts of whole periods, where there are enough; what lies beyond the last whole one is left out."""
 
-    def __init__(self, setting: Setting, limit: int, most: int, period: int) -> None:
-        super().__init__(setting, limit)
+    def __init__(self, config: ClockConfig, limit: int, most: int, period: int) -> None:
+        super().__init__(config, limit)
         self._at_most, self._period = most, period
         self._size, self._turn = 1, 0
 
@@ -210,15 +210,15 @@ def observe(record: Recording, *, max_rounds: int = MAX_ROUNDS, max_updates: int
     """Run the clock until a cycle is found, at most `max_rounds` rounds or `max_updates` updates."""
     if max_rounds < 1:
         raise InputError(f"max_rounds: {max_rounds} is below 1; give the number of rounds to look at")
-    setting = record.setting
-    known = setting.rule.returns_to_contributors or setting.rule.barrier
-    drawn = setting.times.random or setting.rule.random
-    repeats = known and not drawn and setting.availability is None
-    states = _States(setting) if repeats else None
-    limit = max_updates or _most_updates(setting)
-    if setting.availability is not None:
+    config = record.config
+    known = config.rule.returns_to_contributors or config.rule.synchronous
+    drawn = config.times.random or config.rule.random
+    repeats = known and not drawn and config.availability is None
+    states = _States(config) if repeats else None
+    limit = max_updates or _most_updates(config)
+    if config.availability is not None:
         max_rounds = min(max_rounds, _ROUNDS_AN_UPDATE * limit)
-    tally = tally_of(setting, limit, MAX_ASKED_UPDATES)
+    tally = tally_of(config, limit, MAX_ASKED_UPDATES)
     cycle = None
     for chunk, phases in _phased(record, max_rounds, repeats):
         tally.add(chunk)
@@ -231,10 +231,10 @@ def observe(record: Recording, *, max_rounds: int = MAX_ROUNDS, max_updates: int
                     break
         if tally.enough:
             break
-    return _observed(setting, tally, cycle)
+    return _observed(config, tally, cycle)
 
 
-def _observed(setting: Setting, tally: Tally, cycle: Cycle | None) -> Observation:
+def _observed(config: ClockConfig, tally: Tally, cycle: Cycle | None) -> Observation:
     parts = tally.parts
     return Observation(
         cycle=cycle,
@@ -245,29 +245,29 @@ def _observed(setting: Setting, tally: Tally, cycle: Cycle | None) -> Observatio
         batch_counts=np.array([part.counts for part in parts], dtype=np.int64),
         batch_taking=np.array([part.taking for part in parts], dtype=np.int64),
         batch_ticks=np.array([part.ticks for part in parts], dtype=np.int64),
-        unit=setting.unit,
-        surplus=surplus(setting, np.cumsum([part.ticks for part in parts])) if parts else None,
+        unit=config.unit,
+        surplus=surplus(config, np.cumsum([part.ticks for part in parts])) if parts else None,
     )
 
 
-def _most_updates(setting: Setting) -> int:
+def _most_updates(config: ClockConfig) -> int:
     """How many updates are looked at, where no cycle is found before."""
-    quick = quickly(setting) is not None
-    if setting.availability is not None:
-        return MAX_AVAILABLE_UPDATES * min(max(10, setting.num_clients), 150)
+    quick = fast_chunks(config) is not None
+    if config.availability is not None:
+        return MAX_AVAILABLE_UPDATES * min(max(10, config.num_clients), 150)
     if not quick:
         return MAX_ASKED_UPDATES
-    return MAX_RANDOM_UPDATES if setting.times.random or setting.rule.random else MAX_UPDATES
+    return MAX_RANDOM_UPDATES if config.times.random or config.rule.random else MAX_UPDATES
 
 
 def _phased(record: Recording, max_rounds: int, repeats: bool) -> Iterator[tuple[Timeline, list[int | None] | None]]:
     """Chunks with the rule's phase before each round; None in place of all where it is constant (fast generators)."""
-    setting = record.setting
-    if setting.rule.constant_phase or not repeats:
+    config = record.config
+    if config.rule.constant_phase or not repeats:
         yield from ((chunk, None) for chunk in record.rounds(max_rounds))
         return
     left = max_rounds
-    for chunk, phases in asked(setting):
+    for chunk, phases in by_events(config):
         yield chunk[:left], phases[:left]
         left -= chunk.num_rounds
         if left <= 0:
@@ -277,15 +277,15 @@ def _phased(record: Recording, max_rounds: int, repeats: bool) -> Iterator[tuple
 class _States:
     """Hashes of the states before each round."""
 
-    def __init__(self, setting: Setting) -> None:
-        period = setting.times.job_period
-        self._period = np.ones(setting.num_clients, dtype=np.int64) if period is None else period
-        counter = np.arange(3 * setting.num_clients + 1, dtype=np.uint32)
+    def __init__(self, config: ClockConfig) -> None:
+        period = config.times.job_period
+        self._period = np.ones(config.num_clients, dtype=np.int64) if period is None else period
+        counter = np.arange(3 * config.num_clients + 1, dtype=np.uint32)
         high, low = threefry(stream_key("cycle", 0), counter, np.zeros_like(counter))
         odd = (high.astype(np.uint64) << np.uint64(32)) | low | np.uint64(1)
         self._age, self._lag, self._place = odd[:-1].reshape(3, -1)
         self._phase = odd[-1]
-        if setting.rule.barrier:  # nothing is out between rounds, so that jobs have no age
+        if config.rule.synchronous:  # nothing is out between rounds, so that jobs have no age
             self._age, self._lag = np.zeros_like(self._age), np.zeros_like(self._lag)
         self._phases: list[int | None] | None = None
         self._ends = np.zeros(1, dtype=np.int64)  # t^0, t^1, …
@@ -339,18 +339,18 @@ class _States:
 
 def _verified(record: Recording, first: int, second: int) -> Cycle | None:
     """The cycle between two states that seem equal, if they are; by running up to the second again."""
-    setting = record.setting
-    clients = setting.num_clients
+    config = record.config
+    clients = config.num_clients
     sent, base, job = (np.zeros(clients, dtype=np.int64) for _ in range(3))
     counts = np.zeros(clients, dtype=np.int64)
     begin, duration, delays = 0, 0, 0
     found: tuple[Any, ...] = ()
-    period = setting.times.job_period
+    period = config.times.job_period
     assert period is not None  # only repeating times are searched
     for piece in _cut(record.rounds(second), first):
         if piece.first_round == first:
             begin = piece.start
-            found = _state(setting, begin - sent, first - base, job % period)
+            found = _state(config, begin - sent, first - base, job % period)
         if piece.first_round >= first:
             counts += piece.participation_counts
             delays += int(piece.staleness.sum())
@@ -358,15 +358,15 @@ def _verified(record: Recording, first: int, second: int) -> Cycle | None:
         base[piece.client] = piece.round_of_update + 1
         job[piece.client] = piece.job + 1
         duration = int(piece.ends[-1]) - begin
-    now = _state(setting, begin + duration - sent, second - base, job % period)
+    now = _state(config, begin + duration - sent, second - base, job % period)
     if not all(np.array_equal(a, b) for a, b in zip(found, now, strict=True)):
         return None
     mean_delay = Fraction(delays, max(1, int(counts.sum())))
-    return Cycle(first, second - first, counts, duration * setting.unit, mean_delay)
+    return Cycle(first, second - first, counts, duration * config.unit, mean_delay)
 
 
-def _state(setting: Setting, age: I64, lag: I64, place: I64) -> tuple[I64, ...]:
-    return (place,) if setting.rule.barrier else (age, lag, place)
+def _state(config: ClockConfig, age: I64, lag: I64, place: I64) -> tuple[I64, ...]:
+    return (place,) if config.rule.synchronous else (age, lag, place)
 
 
 def _cut(chunks: Iterator[Timeline], number: int) -> Iterator[Timeline]:

@@ -17,7 +17,7 @@ from itertools import count
 import numpy as np
 
 from fedtempo.clock.availability import Availability, toggles
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.events import Event, Joined, Left, Tick
 from fedtempo.clock.streams import stream_key, uniforms
 from fedtempo.clock.ticks import MAX_TICKS
@@ -30,13 +30,13 @@ _BLOCK = 64
 class Presence:
     """When the clients of a setting are there."""
 
-    def __init__(self, setting: Setting, availability: Availability) -> None:
+    def __init__(self, config: ClockConfig, availability: Availability) -> None:
         self._availability = availability
-        self._unit, self._scale = setting.unit, setting.scale
-        self._stay_unit = float(setting.times.unit)
-        self._key = stream_key("presence", setting.seed)
+        self._unit, self._scale = config.unit, config.scale
+        self._stay_unit = float(config.times.unit)
+        self._key = stream_key("presence", config.seed)
         self._on = self._on_at_start()
-        self.first = frozenset(i for i in range(setting.num_clients) if self._starts(i))
+        self.first = frozenset(i for i in range(config.num_clients) if self._starts(i))
         """Who is there at 0."""
 
     def changes(self) -> Iterator[tuple[Tick, Event]]:
@@ -99,15 +99,15 @@ class Presence:
             yield tick
 
 
-def surplus(setting: Setting, ends: Ints) -> Floats | None:
+def surplus(config: ClockConfig, ends: Ints) -> Floats | None:
     """[parts, clients] ticks of each part of a run in which a client was there, less what is to be expected.
 
     `ends` are the ends of the parts, the first of which begins at 0. None where being there is not drawn.
     """
-    availability = setting.availability
+    availability = config.availability
     if availability is None or availability.on is None:
         return None
-    presence, last = Presence(setting, availability), int(ends[-1])
+    presence, last = Presence(config, availability), int(ends[-1])
     moments: list[list[Tick]] = [[] for _ in availability.failure]
     for tick, event in presence.changes():
         if tick > last:

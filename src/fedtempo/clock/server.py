@@ -69,7 +69,7 @@ class Server:
         """The moment at which the rule wants to be told `Deadline`."""
         return self.rule.deadline(self._state, self._view())
 
-    def tell(self, event: Event, now: Tick) -> tuple[Round | None, tuple[Job, ...]]:
+    def handle(self, event: Event, now: Tick) -> tuple[Round | None, tuple[Job, ...]]:
         """Book `event`; the round that it ended, if it did, and the jobs to send."""
         if now < self._now:
             raise InputError(f"time went back from {self._now} to {now}; events must be told in order")

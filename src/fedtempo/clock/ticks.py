@@ -112,7 +112,7 @@ def common_unit(numbers: Iterable[Fraction]) -> Fraction:
 
 
 def in_ticks(moment: Fraction, unit: Fraction, what: str = "time") -> int:
-    """`moment` as a whole number of ticks, rounded down."""
+    """`step` as a whole number of ticks, rounded down."""
     ticks = moment // unit
     if ticks >= MAX_TICKS:
         raise ClockOverflow(
@@ -126,3 +126,11 @@ def in_ticks(moment: Fraction, unit: Fraction, what: str = "time") -> int:
 def _roughly(number: Fraction) -> str:
     """A few digits of a rational of any size."""
     return f"{Decimal(number.numerator) / Decimal(number.denominator):.6g}"
+
+
+def positive_int(value: object, what: str) -> int:
+    """A whole number of at least 1."""
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if number is None or number < 1:
+        raise InputError(f"{what}: {value!r} is not a whole number of at least 1")
+    return number

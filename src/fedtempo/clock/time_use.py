@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.events import Arrived, Event, Failed, Job, Joined, Left, Tick
-from fedtempo.clock.generate import world
+from fedtempo.clock.generate import make_server
 from fedtempo.clock.ticks import MAX_TICKS
-from fedtempo.clock.transport import Carrier, moment
+from fedtempo.clock.transport import Transport, step
 
 UPDATES = 10_000
 """Client updates that are looked at."""
@@ -28,17 +28,17 @@ class Work:
     lost: float
 
 
-def work_of(setting: Setting, updates: int | None = None) -> Work:
+def work_of(config: ClockConfig, updates: int | None = None) -> Work:
     """Over a run of about so many updates, and of whole periods where absences have one and it is not too long."""
     updates = UPDATES if updates is None else updates
-    server, carrier, start = world(setting)
-    counted = _Counted(carrier, server.clients, start)
+    server, transport, start = make_server(config)
+    counted = _Counted(transport, server.clients, start)
     counted.send(server.start(start))
-    availability = setting.availability
-    period = setting.ticks(availability.period) if availability is not None and availability.period is not None else 1
+    availability = config.availability
+    period = config.ticks(availability.period) if availability is not None and availability.period is not None else 1
     last, moments = MAX_TICKS, 0
     while counted.now < last:
-        closing = moment(server, counted, last)
+        closing = step(server, counted, last)
         try:
             while True:
                 next(closing)
@@ -50,25 +50,25 @@ def work_of(setting: Setting, updates: int | None = None) -> Work:
             last = -(-counted.now // period) * period
         if counted.arrived >= 4 * updates or moments >= 20 * updates:
             break
-    return counted.result(setting.num_clients)
+    return counted.result(config.num_clients)
 
 
 class _Counted:
     """A carrier that is watched."""
 
-    def __init__(self, carrier: Carrier, clients: set[int], start: Tick) -> None:
-        self._carrier = carrier
+    def __init__(self, transport: Transport, clients: set[int], start: Tick) -> None:
+        self._transport = transport
         self._since = dict.fromkeys(clients, start)
         self._out: dict[int, Job] = {}
         self._present, self._used, self._failed, self._lost = 0, 0, 0, 0
         self.now, self.arrived = start, 0
 
     def send(self, jobs: tuple[Job, ...]) -> None:
-        self._carrier.send(jobs)
+        self._transport.send(jobs)
         self._out |= {job.client: job for job in jobs}
 
     def wait(self, deadline: Tick | None) -> tuple[Tick, list[Event]]:
-        now, events = self._carrier.wait(deadline)
+        now, events = self._transport.wait(deadline)
         self.now = max(self.now, now)
         for event in events:
             self._count(event, now)

@@ -1,6 +1,6 @@
 """Carriers bring jobs to clients and their answers back; `rounds` joins a server and a carrier into training.
 
-timeline = rounds + VirtualCarrier;    a deployment = the same rounds + a carrier on the wall clock
+timeline = rounds + VirtualTransport;    a deployment = the same rounds + a carrier on the wall clock
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIRST_BLOCK, _LAST_BLOCK = 32, 4096  # jobs drawn at once for a client: few at 
 _ORDER = {Arrived: 0, Failed: 1, Left: 2, Joined: 3}
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """Takes jobs out and brings events back."""
 
     def send(self, jobs: tuple[Job, ...]) -> None:
@@ -73,7 +73,7 @@ class Durations:
         return [int(t) * self._scale for t in drawn.tolist()]
 
 
-class VirtualCarrier:
+class VirtualTransport:
     """A heap of moments: jobs come back after their client's time, or fail then if `fails` says so.
 
     `happenings` are events at given ticks, in any order; an iterator's must be in the order of their ticks, and are
@@ -119,30 +119,30 @@ class VirtualCarrier:
         return now, events
 
 
-def rounds(server: Server, carrier: Carrier, *, until: Tick | None = None, start: Tick = 0) -> Iterator[Round]:
+def rounds(server: Server, transport: Transport, *, until: Tick | None = None, start: Tick = 0) -> Iterator[Round]:
     """Train: the rounds that end at or before `until`, in order; without it, as long as anything happens."""
-    carrier.send(server.start(start))
-    while (yield from moment(server, carrier, until)):
+    transport.send(server.start(start))
+    while (yield from step(server, transport, until)):
         pass
 
 
-def moment(server: Server, carrier: Carrier, until: Tick | None = None) -> Generator[Round, None, bool]:
+def step(server: Server, transport: Transport, until: Tick | None = None) -> Generator[Round, None, bool]:
     """The rounds that end at the next moment at which something happens; returns whether there was one by `until`.
 
     A round is yielded before its jobs are sent: who holds models makes θ^{n+1} in between.
     """
-    now, events = carrier.wait(server.deadline)
+    now, events = transport.wait(server.deadline)
     if now < 0 or (until is not None and now > until):
         return False
     for event in events:
-        closed, jobs = server.tell(event, now)
+        closed, jobs = server.handle(event, now)
         if closed is not None:
             yield closed
-        carrier.send(jobs)
+        transport.send(jobs)
     deadline = server.deadline
     if deadline is not None and deadline <= now:
-        closed, jobs = server.tell(Deadline(), now)
+        closed, jobs = server.handle(Deadline(), now)
         if closed is not None:
             yield closed
-        carrier.send(jobs)
+        transport.send(jobs)
     return True

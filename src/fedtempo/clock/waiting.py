@@ -20,7 +20,7 @@ from fedtempo.clock.events import Action, Event, Failed, Joined, Send, Tick, Vie
 from fedtempo.errors import InputError
 
 if TYPE_CHECKING:
-    from fedtempo.clock.config import Setting
+    from fedtempo.clock.config import ClockConfig
     from fedtempo.clock.timeline import Timeline
 
 State = Any
@@ -46,7 +46,7 @@ class WaitingRule(ABC):
     counts_draws: bool = False
     """Whether a client may be sent one job that counts several draws."""
 
-    barrier: bool = False
+    synchronous: bool = False
     """Whether a round ends only when every job that is out has come in, and takes them all: then no update is stale."""
 
     constant_phase: bool = False
@@ -55,7 +55,7 @@ class WaitingRule(ABC):
     returns_to_contributors: bool = True
     """Whether each contributor, and nobody else, gets the new model as soon as it is made."""
 
-    asks_for: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     """Measures of trained models in `View.measures` by which the rule decides, as "loss"; no clock can run it ahead."""
 
     @property
@@ -82,10 +82,10 @@ class WaitingRule(ABC):
         """What the future depends on beside the ages of jobs, as a number; None if unknown: then no cycle is sought."""
         return 0 if state is None else None
 
-    def chunks(self, setting: Setting) -> Iterator[Timeline] | None:
+    def chunks(self, config: ClockConfig) -> Iterator[Timeline] | None:
         """The rounds from the start on, generated faster than by asking `decide`; None if there is no such way."""
-        if self.asks_for:
-            measures = " and ".join(_SEVERAL.get(name, name) for name in self.asks_for)
+        if self.needs:
+            measures = " and ".join(_SEVERAL.get(name, name) for name in self.needs)
             raise InputError(
                 f"{self!r} chooses by the {measures} of trained models, so that nobody can tell its rounds ahead of "
                 "training; use ft.simulate"

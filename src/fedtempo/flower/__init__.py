@@ -9,7 +9,7 @@ try:
 except ImportError as error:
     raise ImportError("fedtempo.flower needs Flower: pip install 'fedtempo[flower]'") from error
 
-from fedtempo.flower.clock import CarrierCosts, Clock, WallClock
+from fedtempo.flower.clock import Clock, TransportCosts, WallClock
 from fedtempo.flower.compressing import compressing
 from fedtempo.flower.faults import Fault
 from fedtempo.flower.record import Record, recorded, replay
@@ -18,7 +18,6 @@ from fedtempo.flower.strategy import AsyncFedAvg, FedAvg, FedBuff, FedFix, Timed
 
 __all__ = [
     "AsyncFedAvg",
-    "CarrierCosts",
     "Clock",
     "Fault",
     "FedAvg",
@@ -28,6 +27,7 @@ __all__ = [
     "Result",
     "RoundRecord",
     "TimedStrategy",
+    "TransportCosts",
     "UpdateRecord",
     "WallClock",
     "compressing",

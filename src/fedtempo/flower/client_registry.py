@@ -43,7 +43,7 @@ class _Client:
     """Value of the identity metric."""
 
 
-class Roster:
+class ClientRegistry:
     """Client numbers by node, key and name."""
 
     def __init__(self) -> None:
@@ -167,20 +167,20 @@ class Roster:
         return rows
 
     @classmethod
-    def restore(cls, saved: Sequence[Sequence[Any]]) -> Roster:
+    def restore(cls, saved: Sequence[Sequence[Any]]) -> ClientRegistry:
         """The roster as it was; the next `look` tells who has gone since."""
-        roster = cls()
+        registry = cls()
         for number, (node, first, key, name, *last_at) in enumerate(saved):
             client = _Client(number, None if node < 0 else node, first, key, name)
-            roster._clients.append(client)
-            roster._last_at |= dict.fromkeys(last_at, client)
+            registry._clients.append(client)
+            registry._last_at |= dict.fromkeys(last_at, client)
             if node >= 0:
-                roster._put(client, node)
+                registry._put(client, node)
             if key:
-                roster._by_key[key] = client
+                registry._by_key[key] = client
             if name is not None:
-                roster._by_name[name] = client
-        return roster
+                registry._by_name[name] = client
+        return registry
 
 
 def named(metrics: Mapping[str, Any], key: str | None) -> str | None:

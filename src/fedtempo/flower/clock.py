@@ -77,7 +77,7 @@ class _Watch:
 
     __slots__ = ("_begin", "_costs", "_name")
 
-    def __init__(self, costs: CarrierCosts, name: str) -> None:
+    def __init__(self, costs: TransportCosts, name: str) -> None:
         self._costs, self._name = costs, name
 
     def __enter__(self) -> None:
@@ -90,7 +90,7 @@ class _Watch:
 
 
 @dataclass
-class CarrierCosts:
+class TransportCosts:
     """Seconds and calls by part, and how much longer round trips took than clients say that they worked."""
 
     seconds: dict[str, float] = field(default_factory=dict)

@@ -28,9 +28,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 
 from fedtempo.clock.events import Tick
 from fedtempo.flower.journal import Journal
-from fedtempo.flower.reply_handler import ClientDesk
+from fedtempo.flower.reply_handler import TrainReplyHandler
 from fedtempo.flower.settings import Settings
-from fedtempo.flower.transport import FlowerCarrier
+from fedtempo.flower.transport import FlowerTransport
 
 
 def weighted_mean(records: list[RecordDict], weighted_by: str) -> MetricRecord:
@@ -156,8 +156,8 @@ class _Asked(NamedTuple):
 class ClientEvaluation:
     """Asks clients to evaluate models, a round at a time."""
 
-    def __init__(self, settings: Settings, desk: ClientDesk, journal: Journal, config: ConfigRecord) -> None:
-        self._settings, self._desk, self._journal, self._config = settings, desk, journal, config
+    def __init__(self, settings: Settings, handler: TrainReplyHandler, journal: Journal, config: ConfigRecord) -> None:
+        self._settings, self._handler, self._journal, self._config = settings, handler, journal, config
         self._next: _Asked | None = None
         self._round = -1
         self._left = 0
@@ -177,32 +177,32 @@ class ClientEvaluation:
             return
         self._next = _Asked(server_round, arrays(), frozenset(clients))
 
-    def post(self, carrier: FlowerCarrier, now: Tick) -> None:
+    def post(self, transport: FlowerTransport, now: Tick) -> None:
         """Send out what was asked for."""
         if self._next is None or self._left:
             return
         server_round, arrays, clients = self._next
         self._next = None
-        nodes = [node for client in sorted(clients) if (node := self._desk.roster.node_of(client)) is not None]
+        nodes = [node for client in sorted(clients) if (node := self._handler.registry.node_of(client)) is not None]
         wanted = max(int(len(nodes) * self._settings.fraction_evaluate), self._settings.min_evaluate_nodes)
         chosen = sorted(random.Random(server_round).sample(nodes, min(wanted, len(nodes))))
         self._round, self._left, self._contents = server_round, len(chosen), []
-        messages = [self._desk.message(node, MessageType.EVALUATE, arrays, self._config, {}) for node in chosen]
+        messages = [self._handler.message(node, MessageType.EVALUATE, arrays, self._config, {}) for node in chosen]
         if messages:
-            carrier.post([(message, self._take) for message in messages], now)
+            transport.post([(message, self._take) for message in messages], now)
 
     def _take(self, reply: Message | None, now: Tick) -> None:
         """An answer, or None: there will be none."""
         self._left -= 1
         if reply is None:
             why = f"a client did not evaluate round {self._round}: it is gone, or did not answer in time"
-            self._desk.note(now, -1, "evaluation", why)
+            self._handler.note(now, -1, "evaluation", why)
         elif reply.has_error():
             why = f"a client failed to evaluate round {self._round}: Flower's code {reply.error.code}"
-            self._desk.note(now, -1, "evaluation", why)
+            self._handler.note(now, -1, "evaluation", why)
         elif not reply.has_content():
             why = f"a client failed to evaluate round {self._round}: its reply is empty"
-            self._desk.note(now, -1, "evaluation", why)
+            self._handler.note(now, -1, "evaluation", why)
         else:
             self._contents.append(reply.content)
         if not self._left and self._contents:
@@ -211,9 +211,9 @@ class ClientEvaluation:
                 self._journal.measure("evaluate", self._round, metrics)
             except Exception as error:  # the user's function, or clients with unlike metrics
                 why = f"clients' measures of round {self._round} cannot be aggregated: {error}"
-                self._desk.note(now, -1, "metrics", why)
+                self._handler.note(now, -1, "metrics", why)
 
-    def finish(self, carrier: FlowerCarrier) -> None:
+    def finish(self, transport: FlowerTransport) -> None:
         """Wait for what is out, and then for the last round."""
-        self.post(carrier, carrier.finish())
-        carrier.finish()
+        self.post(transport, transport.finish())
+        transport.finish()

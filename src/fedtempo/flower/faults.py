@@ -73,7 +73,7 @@ class Faults:
 _MOST_DOUBLINGS = 10
 
 
-class Patience:
+class RetryPolicy:
     """Failures in a row, rests and when they end."""
 
     def __init__(self, max_failures: int, retry_after: int) -> None:

@@ -37,7 +37,7 @@ _KINDS: dict[type, str] = {
 }
 
 
-class Told(NamedTuple):
+class LoggedEvent(NamedTuple):
     """One thing that the server was told."""
 
     time: Tick
@@ -46,26 +46,26 @@ class Told(NamedTuple):
     job: int = -1
 
 
-class NotedServer(Server):
+class LoggingServer(Server):
     """The simulator's server, which notes what it is told."""
 
     changes = 0
     """How often somebody has come or gone."""
-    note_told: Callable[[Told], None] = staticmethod(lambda told: None)
+    note_told: Callable[[LoggedEvent], None] = staticmethod(lambda told: None)
 
-    def tell(self, event: Event, now: Tick) -> tuple[Round | None, tuple[Job, ...]]:
+    def handle(self, event: Event, now: Tick) -> tuple[Round | None, tuple[Job, ...]]:
         if isinstance(event, (Arrived, Failed)):
-            self.note_told(Told(now, _KINDS[type(event)], event.job.client, event.job.number))
+            self.note_told(LoggedEvent(now, _KINDS[type(event)], event.job.client, event.job.number))
         else:
             self.changes += isinstance(event, (Joined, Left))
-            self.note_told(Told(now, _KINDS[type(event)], getattr(event, "client", -1)))
-        return super().tell(event, now)
+            self.note_told(LoggedEvent(now, _KINDS[type(event)], getattr(event, "client", -1)))
+        return super().handle(event, now)
 
     @classmethod
-    def restored(cls, rule: WaitingRule, snapshot: Mapping[str, Any]) -> NotedServer:
+    def restored(cls, rule: WaitingRule, snapshot: Mapping[str, Any]) -> LoggingServer:
         """The server that a snapshot was taken of."""
         server = cls.restore(rule, snapshot)
-        assert isinstance(server, NotedServer)
+        assert isinstance(server, LoggingServer)
         return server
 
 
@@ -75,7 +75,7 @@ def restarted(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     return {**snapshot, "in_flight": out, "arrived": []}
 
 
-def retold(rule: WaitingRule, first: Iterable[int], told: Iterable[Told]) -> list[Round]:
+def replay_events(rule: WaitingRule, first: Iterable[int], told: Iterable[LoggedEvent]) -> list[Round]:
     """The rounds that the rule makes of it, when these clients are there at the start."""
     server = Server(rule, first, unit=NANOSECOND)
     server.start(0)
@@ -89,7 +89,7 @@ def retold(rule: WaitingRule, first: Iterable[int], told: Iterable[Told]) -> lis
             server = Server.restore(rule, restarted(server.snapshot()))
             continue
         event = _event(server, kind, client, number)
-        closed = server.tell(event, time)[0] if event is not None else None
+        closed = server.handle(event, time)[0] if event is not None else None
         if closed is not None:
             rounds.append(closed)
     return rounds
@@ -150,9 +150,9 @@ class Journal:
         return [_round(row) for row in self._rounds]
 
     @property
-    def told(self) -> list[Told]:
+    def told(self) -> list[LoggedEvent]:
         """What the server was told."""
-        return [Told(*row) for row in self._told]
+        return [LoggedEvent(*row) for row in self._told]
 
     def measured(self, whose: Measured) -> dict[int, MetricRecord]:
         """Measures by round."""
@@ -167,7 +167,7 @@ class Journal:
         self.first = tuple(sorted(first))
         self._line(first=self.first)
 
-    def tell(self, told: Told) -> None:
+    def log(self, told: LoggedEvent) -> None:
         """The server is told something; it is written with the round that it leads to."""
         self._told.append(tuple(told))
 

@@ -25,11 +25,11 @@ from fedtempo.clock.trace import TraceTimes
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND
 from fedtempo.flower.faults import Fault
-from fedtempo.flower.journal import Journal, Told, retold
+from fedtempo.flower.journal import Journal, LoggedEvent, replay_events
 from fedtempo.flower.result import Result, RoundRecord
 from fedtempo.flower.state import RunFolder
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
-from fedtempo.schemes.options import Parts
+from fedtempo.schemes.options import SchemeOptions
 
 if TYPE_CHECKING:
     from fedtempo.grid import Value
@@ -75,7 +75,7 @@ class Record:
     server_lr: float
     first: tuple[int, ...]
     """The clients that were there at the start."""
-    told: tuple[Told, ...]
+    told: tuple[LoggedEvent, ...]
     """What the server was told, in order."""
     sent: I64
     """[updates] when each job that a round has taken was sent, in nanoseconds."""
@@ -86,9 +86,9 @@ class Record:
     faults: tuple[Fault, ...]
     """What went wrong, in order."""
 
-    def retold(self) -> Timeline:
+    def replay_events(self) -> Timeline:
         """The rounds that the waiting rule makes when it is told again what it was told."""
-        rounds = retold(self.scheme.waiting, self.first, self.told)[: self.timeline.num_rounds]
+        rounds = replay_events(self.scheme.waiting, self.first, self.told)[: self.timeline.num_rounds]
         jobs = [job for closed in rounds for job in closed.jobs]
         return Timeline(
             unit=NANOSECOND,
@@ -265,7 +265,7 @@ def replay(
     )  # JAX, which a client that imports fedtempo.flower need not load
     from fedtempo.training.server_rules import MixModels
 
-    server = run.scheme.parts.server
+    server = run.scheme.options.server
     in_order = [clients[record.names[i]] for i in record.timeline.client.tolist()]
     if isinstance(server, MixModels) and in_order != run.timeline.client.tolist():
         raise InputError(
@@ -274,7 +274,7 @@ def replay(
         )
     model = None
     weights = cast("Weights", run.weights)
-    parts = Parts(server=server)
+    parts = SchemeOptions(server=server)
     for closed in oracle(problem, run.timeline, weights, local, hyper, parts=parts, seed=seed, dtype=dtype):
         model = closed.model
     return model

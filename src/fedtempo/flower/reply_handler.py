@@ -15,12 +15,12 @@ from typing import NamedTuple
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from fedtempo.clock.events import Arrived, Event, Failed, Job, Joined, Left, Tick
-from fedtempo.flower.client_registry import Change, Node, Roster, named
-from fedtempo.flower.clock import CarrierCosts, seconds
+from fedtempo.flower.client_registry import Change, ClientRegistry, Node, named
+from fedtempo.flower.clock import TransportCosts, seconds
 from fedtempo.flower.estimates import MEMORY, Estimates
-from fedtempo.flower.faults import Faults, Kind, Patience
+from fedtempo.flower.faults import Faults, Kind, RetryPolicy
 from fedtempo.flower.settings import Settings
-from fedtempo.flower.validator import Admission, Contribution, Refused
+from fedtempo.flower.validator import Contribution, Refused, ReplyValidator
 from fedtempo.flower.versions import Versions
 
 
@@ -31,7 +31,7 @@ class Held(NamedTuple):
     arrived: Tick
 
 
-class ClientDesk:
+class TrainReplyHandler:
     """What is known of the clients, and what they have sent."""
 
     def __init__(
@@ -40,7 +40,7 @@ class ClientDesk:
         versions: Versions,
         estimates: Estimates,
         faults: Faults,
-        costs: CarrierCosts,
+        costs: TransportCosts,
         *,
         train_config: ConfigRecord,
         timeout: float,
@@ -49,9 +49,11 @@ class ClientDesk:
         self._faults, self._costs = faults, costs
         self._config, self._timeout = train_config, timeout
         self._overheads: dict[int, tuple[int, float]] = {}
-        self.roster = Roster()
-        self.patience = Patience(settings.max_failures, settings.retry_after)
-        self.admission = Admission(settings.examples_key, clip_norm=settings.clip_norm, norm_limit=settings.norm_limit)
+        self.registry = ClientRegistry()
+        self.retries = RetryPolicy(settings.max_failures, settings.retry_after)
+        self.validator = ReplyValidator(
+            settings.examples_key, clip_norm=settings.clip_norm, norm_limit=settings.norm_limit
+        )
         self.contributions: dict[Job, Held] = {}
         self.server_round = 0
         """Rounds that took updates so far."""
@@ -60,11 +62,11 @@ class ClientDesk:
 
     def note(self, now: Tick, client: int, kind: Kind, reason: str) -> None:
         """A fault of a client, or of nobody (-1)."""
-        self._faults.note(now, client, self.roster.identity(client), kind, reason)
+        self._faults.note(now, client, self.registry.identity(client), kind, reason)
 
     def pack(self, job: Job) -> Message | None:
         """The message that takes a job out: the current model, and which job of which version this is."""
-        node = self.roster.node_of(job.client)
+        node = self.registry.node_of(job.client)
         if node is None:
             return None
         with self._costs.part("aggregation"):
@@ -87,16 +89,16 @@ class ClientDesk:
     def opened(self, job: Job, reply: Message, now: Tick) -> Sequence[Event]:
         """An update that may enter, or a failure; or the discovery that the client is one that is known."""
         with self._costs.part("admission"):
-            found = self.admission.admit(reply, self._versions.base(job.base))
+            found = self.validator.admit(reply, self._versions.base(job.base))
         if isinstance(found, Refused):
             return self.lost(job, "error" if reply.has_error() else "refused", found.reason, now)
-        before = self.roster.identity(job.client)
-        changes = self.roster.introduce(job.client, named(found.metrics, self._settings.identity_key))
-        self.identities_changed |= before != self.roster.identity(job.client)
+        before = self.registry.identity(job.client)
+        changes = self.registry.introduce(job.client, named(found.metrics, self._settings.identity_key))
+        self.identities_changed |= before != self.registry.identity(job.client)
         events = self._changed(changes, now)
         if any(change.there is False for change in changes):
             return events  # the number was a stranger's: its update is not taken
-        self.patience.worked(job.client)
+        self.retries.worked(job.client)
         self._estimates.answered(job, now, found.examples)
         self._measure(job.client, now - job.sent, found)
         self.contributions[job] = Held(found, now)
@@ -109,12 +111,12 @@ class ClientDesk:
             count, mean = self._overheads.get(client, (0, 0.0))
             mean += (seconds(duration) - work - mean) / min(count + 1, MEMORY)
             self._overheads[client] = count + 1, mean
-            self._costs.round_trip_overhead[self.roster.identity(client)] = mean
+            self._costs.round_trip_overhead[self.registry.identity(client)] = mean
 
     def lost(self, job: Job, kind: Kind, reason: str, now: Tick) -> Sequence[Event]:
         """A failure: the job is sent again, unless the client has failed too often."""
         self.note(now, job.client, kind, f"job {job.number}: {reason}")
-        rest = self.patience.failed(job.client, now)
+        rest = self.retries.failed(job.client, now)
         if rest is None:
             self._estimates.failed(job)
             return [Failed(job, reason)]
@@ -137,7 +139,7 @@ class ClientDesk:
 
     def listed(self, nodes: Iterable[Node], now: Tick) -> Sequence[Event]:
         """Who has come and gone."""
-        return self._changed(self.roster.look(nodes), now)
+        return self._changed(self.registry.look(nodes), now)
 
     def _changed(self, changes: Sequence[Change], now: Tick) -> list[Event]:
         events: list[Event] = []
@@ -145,7 +147,7 @@ class ClientDesk:
             self.note(now, client, kind, reason)
             self.identities_changed = True
             if there is not None:
-                self.patience.forgive(client)
+                self.retries.forgive(client)
                 self._estimates.forgive(client)
                 events.append(Joined(client) if there else Left(client))
         return events
@@ -153,8 +155,8 @@ class ClientDesk:
     def due(self, now: Tick) -> Sequence[Event]:
         """Clients whose rest is over."""
         events: list[Event] = []
-        for client in self.patience.due(now):
-            if self.roster.node_of(client) is not None:
+        for client in self.retries.due(now):
+            if self.registry.node_of(client) is not None:
                 self.note(now, client, "tried again", "its rest is over")
                 events.append(Joined(client))
         return events
@@ -162,4 +164,4 @@ class ClientDesk:
     @property
     def next_due(self) -> Tick | None:
         """When the next rest ends."""
-        return self.patience.next_due
+        return self.retries.next_due

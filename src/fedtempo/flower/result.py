@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.serverapp import strategy
 
-from fedtempo.flower.clock import CarrierCosts, seconds
+from fedtempo.flower.clock import TransportCosts, seconds
 from fedtempo.flower.faults import Fault
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Result(strategy.Result):
     client_times: dict[str, float] = field(default_factory=dict)
     """Estimated seconds from sending to arrival, by identity."""
     errors: list[Fault] = field(default_factory=list)
-    carrier: CarrierCosts = field(default_factory=CarrierCosts)
+    transport: TransportCosts = field(default_factory=TransportCosts)
     stopped: str = ""
     """Why training ended."""
     journal: Journal | None = None
@@ -108,7 +108,7 @@ class Result(strategy.Result):
             f"Rounds: {len(sizes)}{idle} in {span:.1f} s, {_counted(sum(sizes), 'update')}; stopped: {self.stopped}\n"
             f"Client times: {times or 'none'}{more}\n"
             f"Received: {in_bytes(sum(update.bytes_up for closed in self.rounds for update in closed.updates))}\n"
-            f"Server: {self.carrier}\n"
+            f"Server: {self.transport}\n"
             f"Faults: {wrong.total()}{f' ({kinds})' if kinds else ''}"
         )
 

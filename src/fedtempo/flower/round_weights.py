@@ -48,7 +48,7 @@ class _Shares(Importance):
         return tuple(p / sum(given) for p in given)
 
 
-class Weigher:
+class RoundWeights:
     """The weights of rounds, client by client."""
 
     def __init__(
@@ -228,7 +228,7 @@ def absences(wait: float, missed: Mapping[int, int], identity: Callable[[int], s
     ]
 
 
-class Adviser:
+class WaitAdvice:
     """Says each remark once."""
 
     def __init__(self) -> None:

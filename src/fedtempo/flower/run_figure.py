@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.timeline import Timeline
 from fedtempo.flower.comparison import Comparison
 from fedtempo.flower.record import Record
@@ -65,10 +65,10 @@ def _draw(run: Comparison) -> Figure:
     real_lane = np.full(len(record.names), -1)
     real_lane[list(run.active)] = lane
     begin = _begin(record.timeline)
-    setting = Setting.of(run.scheme.waiting, run.times)
+    config = ClockConfig.of(run.scheme.waiting, run.times)
     panels = [
         (f"{record.scheme.label} in reality", record.timeline, _real_jobs(record), real_lane),
-        ("simulation with the same durations", run.simulated, jobs_of(setting, run.simulated, until), lane),
+        ("simulation with the same durations", run.simulated, jobs_of(config, run.simulated, until), lane),
     ]
     seen = [_from(float(begin), jobs, where) for _, _, jobs, where in panels]
     colours, norm = delay_colours(max(int(jobs.delay.max(initial=0)) for jobs in seen))
@@ -81,7 +81,7 @@ def _draw(run: Comparison) -> Figure:
         late = line[line.up_to(int(begin // line.unit)).num_rounds :]
         draw_bars(axes, jobs, colours, norm)
         shown = replace(late, client=where[late.client].astype(np.int32), num_clients=len(names))
-        draw_aggregations(axes, shown, returns=setting.rule.returns_to_contributors)
+        draw_aggregations(axes, shown, returns=config.rule.returns_to_contributors)
         name_lanes(axes, [names[i] for i in order], high, numbered=late.num_rounds <= 40)
         axes.set_title(_title(title, line, late), loc="left", fontsize=11, fontweight="bold")
     marks = _mark_lost(both[0], record, real_lane, float(begin), until)

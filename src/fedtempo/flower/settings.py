@@ -99,7 +99,7 @@ class Settings:
 
 def on_flower(scheme: Scheme, server: object) -> Scheme:
     """The scheme with a server rule; parts that are the clients' work are refused, since clients are the user's own."""
-    parts = scheme.parts
+    parts = scheme.options
     if parts.correction is not None:
         raise _clients_own("scheme", parts.correction.label)
     if parts.compression is not None:

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from fedtempo.errors import DataMissing, InputError, ResultsConflict
 from fedtempo.files import write_whole
 from fedtempo.flower.arrays import Arrays
-from fedtempo.flower.client_registry import Roster
+from fedtempo.flower.client_registry import ClientRegistry
 from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.journal import Journal
-from fedtempo.flower.reply_handler import ClientDesk
+from fedtempo.flower.reply_handler import TrainReplyHandler
 from fedtempo.flower.settings import Settings
 from fedtempo.flower.versions import Memory
 
@@ -226,16 +226,16 @@ class Saved(NamedTuple):
         kept: Memory = self.state["memory"]
         return kept
 
-    def take_up(self, desk: ClientDesk, estimates: Estimates, journal: Journal) -> None:
+    def take_up(self, handler: TrainReplyHandler, estimates: Estimates, journal: Journal) -> None:
         """Know what that run knew."""
         state = self.state
         journal.read(self.lines)
         journal.names, journal.importance = tuple(state["names"]), tuple(state["importance"])
         estimates.restore(state["estimates"])
-        desk.roster = Roster.restore(state["roster"])
-        desk.patience.restore(state["patience"])
-        desk.admission.restore(state["norms"])
-        desk.server_round = state["server_round"]
+        handler.registry = ClientRegistry.restore(state["roster"])
+        handler.retries.restore(state["patience"])
+        handler.validator.restore(state["norms"])
+        handler.server_round = state["server_round"]
 
 
 class Saver:
@@ -284,7 +284,7 @@ class Saver:
         self,
         snapshot: dict[str, Any],
         arrays: Arrays,
-        desk: ClientDesk,
+        handler: TrainReplyHandler,
         estimates: Estimates,
         journal: Journal,
         memory: Memory = (),
@@ -296,10 +296,10 @@ class Saver:
             "about": self._about,
             "server": snapshot,
             "estimates": estimates.snapshot(),
-            "roster": desk.roster.snapshot(),
-            "patience": desk.patience.snapshot(),
-            "norms": desk.admission.snapshot(),
-            "server_round": desk.server_round,
+            "roster": handler.registry.snapshot(),
+            "patience": handler.retries.snapshot(),
+            "norms": handler.validator.snapshot(),
+            "server_round": handler.server_round,
             "names": journal.names,
             "importance": journal.importance,
             "server_lr": journal.server_lr,

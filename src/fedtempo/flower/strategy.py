@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.ticks import Exact, exact, positive
+from fedtempo.clock.ticks import Exact, exact, positive, positive_int
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import Clock, WallClock, nanoseconds
 from fedtempo.flower.evaluation import EvaluateFn, weighted_mean
@@ -40,7 +40,7 @@ from fedtempo.flower.settings import (
 )
 from fedtempo.flower.training import Training
 from fedtempo.schemes import named as schemes
-from fedtempo.schemes.named import Scheme, whole
+from fedtempo.schemes.named import Scheme
 from fedtempo.weighting.weights import WeightRule, weight_rule
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class TimedStrategy(flower.FedAvg):
 
     def _settings(self) -> Settings:
         given = self._options
-        weights = given.get("weights", self.scheme.parts.weights or "time-based")
+        weights = given.get("weights", self.scheme.options.weights or "time-based")
         limit = given.get("norm_limit", 100.0)
         if not isinstance(weights, str | WeightRule):
             raise InputError(f"weights: {weights!r} is no weight rule; give one, or its name")
@@ -157,10 +157,10 @@ class TimedStrategy(flower.FedAvg):
             work_key=_maybe(key, given.get("work_key"), "work_key"),
             clip_norm=_maybe(_real, given.get("clip_norm"), "clip_norm"),
             norm_limit=_maybe(_real, limit, "norm_limit"),
-            max_failures=whole(given.get("max_failures", 3), "max_failures"),
+            max_failures=positive_int(given.get("max_failures", 3), "max_failures"),
             retry_after=nanoseconds(given.get("retry_after", 60.0), "retry_after"),
             checkpoint=_maybe(folder, given.get("checkpoint"), "checkpoint"),
-            checkpoint_every=whole(given.get("checkpoint_every", 1), "checkpoint_every"),
+            checkpoint_every=positive_int(given.get("checkpoint_every", 1), "checkpoint_every"),
             poll=nanoseconds(given.get("poll", 0.25), "poll"),
             message=function(given.get("message", Message), "message"),
             clock=clock_of(given.get("clock") or WallClock()),
@@ -209,7 +209,7 @@ class TimedStrategy(flower.FedAvg):
         settings = self._settings()
         if resume and settings.checkpoint is None:
             raise InputError("resume: there is no folder to go on from; give the strategy checkpoint=")
-        whole(num_rounds, "num_rounds")
+        positive_int(num_rounds, "num_rounds")
         if evaluate_fn is not None:
             function(evaluate_fn, "evaluate_fn")
         settings.check_times()

@@ -4,7 +4,7 @@
 
 The scheme's server rule takes the sum's place where it has one.
 
-Everything that happens goes through `moment` of the simulator's clock; models are here and nowhere below.
+Everything that happens goes through `step` of the simulator's clock; models are here and nowhere below.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedtempo.clock.events import Event, Failed, Job, Joined, Left, Round, Tick
-from fedtempo.clock.transport import moment
+from fedtempo.clock.transport import step
 from fedtempo.flower.arrays import Arrays, model_of
-from fedtempo.flower.clock import NANOSECOND, CarrierCosts, TrainingClock, seconds
+from fedtempo.flower.clock import NANOSECOND, TrainingClock, TransportCosts, seconds
 from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.evaluation import ClientEvaluation, Evaluated, EvaluateFn, Evaluator
 from fedtempo.flower.faults import Faults
-from fedtempo.flower.journal import LEFT, REFUSED, RESTART, Journal, NotedServer, Told, restarted
-from fedtempo.flower.reply_handler import ClientDesk
+from fedtempo.flower.journal import LEFT, REFUSED, RESTART, Journal, LoggedEvent, LoggingServer, restarted
+from fedtempo.flower.reply_handler import TrainReplyHandler
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
-from fedtempo.flower.round_weights import Adviser, Weigher, absences, remarks
+from fedtempo.flower.round_weights import RoundWeights, WaitAdvice, absences, remarks
 from fedtempo.flower.settings import Settings
 from fedtempo.flower.state import Saved, Saver
-from fedtempo.flower.transport import FlowerCarrier
+from fedtempo.flower.transport import FlowerTransport
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
 
 log = logging.getLogger("flwr")
@@ -58,7 +58,7 @@ class Training:
         self._saver = Saver(settings, model, resume=resume)
         try:
             found = self._saver.found
-            server, self._rule = settings.scheme.parts.server, None
+            server, self._rule = settings.scheme.options.server, None
             if server is not None:
                 self._rule = RuleOnArrays(server, settings.server_lr, model, None if found is None else found.memory)
             arrays, number = (model, 0) if found is None else (found.arrays, found.server["version"])
@@ -67,8 +67,8 @@ class Training:
             self._journal = Journal(
                 scheme=settings.scheme.spec(), server_lr=settings.server_lr, on_disk=self._saver.active
             )
-            self._costs, self._estimates = CarrierCosts(), Estimates(settings.rule)
-            self._desk = ClientDesk(
+            self._costs, self._estimates = TransportCosts(), Estimates(settings.rule)
+            self._handler = TrainReplyHandler(
                 settings,
                 self._versions,
                 self._estimates,
@@ -78,18 +78,18 @@ class Training:
                 timeout=seconds(timeout),
             )
             if found is not None:
-                found.take_up(self._desk, self._estimates, self._journal)
-            self._weigher = Weigher(
+                found.take_up(self._handler, self._estimates, self._journal)
+            self._round_weights = RoundWeights(
                 settings.weights,
                 settings.rule,
                 self._estimates,
-                self._desk.roster.identity,
+                self._handler.registry.identity,
                 importance=settings.importance,
                 times=settings.times,
             )
-            self._adviser = Adviser()
+            self._wait_advice = WaitAdvice()
             self._evaluator = None if evaluate_fn is None else Evaluator(evaluate_fn)
-            self._client_evaluation = ClientEvaluation(settings, self._desk, self._journal, evaluate_config)
+            self._client_evaluation = ClientEvaluation(settings, self._handler, self._journal, evaluate_config)
         except BaseException:
             self._saver.release()
             raise
@@ -109,7 +109,7 @@ class Training:
                     if self._done:
                         break
                 self._end()
-            done = f"{self._desk.server_round} rounds are done"
+            done = f"{self._handler.server_round} rounds are done"
             return self._result(done if self._done else f"the time is over: {seconds(self._until or 0):g} s")
         finally:
             self._saver.release()
@@ -118,7 +118,7 @@ class Training:
 
     @property
     def _done(self) -> bool:
-        return self._desk.server_round >= self._num_rounds
+        return self._handler.server_round >= self._num_rounds
 
     def _begin(self) -> None:
         """Wait for the nodes, and set the clock going."""
@@ -129,10 +129,10 @@ class Training:
         self._nodes = nodes
         found = self._saver.found
         self._clock = TrainingClock(clock, 0 if found is None else found.server["now"])
-        self._carrier = FlowerCarrier(
+        self._transport = FlowerTransport(
             self._grid,
             self._clock,
-            self._desk,
+            self._handler,
             self._costs,
             timeout=self._timeout,
             poll=self._settings.poll,
@@ -143,10 +143,10 @@ class Training:
     def _rounds(self) -> Iterator[Round]:
         """The rounds, as the rule ends them; each one's jobs are sent when the next is asked for."""
         if self._saver.found is None:
-            self._desk.roster.look(self._nodes)
-            there = self._desk.roster.there
-            log.info("%d clients: %s", len(there), ", ".join(self._desk.roster.names[:20]))
-            self._server = NotedServer(self._settings.rule, there, unit=NANOSECOND)
+            self._handler.registry.look(self._nodes)
+            there = self._handler.registry.there
+            log.info("%d clients: %s", len(there), ", ".join(self._handler.registry.names[:20]))
+            self._server = LoggingServer(self._settings.rule, there, unit=NANOSECOND)
             self._server.note_told = self._told
             self._journal.begin(there)
             if self._evaluator is not None:
@@ -154,7 +154,7 @@ class Training:
             self.send(self._server.start(0))
         else:
             self._restart(self._saver.found.server)
-        while (yield from moment(self._server, self, self._until)):
+        while (yield from step(self._server, self, self._until)):
             pass
 
     def _restart(self, snapshot: dict[str, Any]) -> None:
@@ -163,22 +163,22 @@ class Training:
         The desk may have known of comings and goings that the server was not told before it was killed.
         """
         now: Tick = snapshot["now"]
-        self._server = NotedServer.restored(self._settings.rule, restarted(snapshot))
+        self._server = LoggingServer.restored(self._settings.rule, restarted(snapshot))
         self._server.note_told = self._told
-        self._journal.tell(Told(now, RESTART))
-        reason = f"the server was started again after round {self._desk.server_round}; what was out is sent again"
-        self._desk.note(now, -1, "restart", reason)
-        self._carrier.hold(Failed(job, reason) for job in self._server.in_flight.values())
-        self._desk.listed(self._nodes, now)
-        ready = {client for client in self._desk.roster.there if not self._desk.patience.resting(client)}
-        self._carrier.hold(Left(client) for client in sorted(self._server.clients - ready))
-        self._carrier.hold(Joined(client) for client in sorted(ready - self._server.clients))
+        self._journal.log(LoggedEvent(now, RESTART))
+        reason = f"the server was started again after round {self._handler.server_round}; what was out is sent again"
+        self._handler.note(now, -1, "restart", reason)
+        self._transport.hold(Failed(job, reason) for job in self._server.in_flight.values())
+        self._handler.listed(self._nodes, now)
+        ready = {client for client in self._handler.registry.there if not self._handler.retries.resting(client)}
+        self._transport.hold(Left(client) for client in sorted(self._server.clients - ready))
+        self._transport.hold(Joined(client) for client in sorted(ready - self._server.clients))
 
-    def _told(self, told: Told) -> None:
+    def _told(self, told: LoggedEvent) -> None:
         """The server is told something: it is written down, and a client that has left is no longer waited for."""
-        self._journal.tell(told)
+        self._journal.log(told)
         if told.kind == LEFT:
-            self._carrier.abandon(told.client, told.time)
+            self._transport.abandon(told.client, told.time)
 
     # -- the carrier that the server sees
 
@@ -186,12 +186,12 @@ class Training:
         """Jobs go out; after them what evaluates the model that they start from."""
         if self._rule is not None and self._rule.mixes:
             self._bases.update(dict.fromkeys(jobs, self._versions.arrays))
-        self._carrier.send(jobs)
-        self._client_evaluation.post(self._carrier, self._clock.now())
+        self._transport.send(jobs)
+        self._client_evaluation.post(self._transport, self._clock.now())
 
     def wait(self, deadline: Tick | None) -> tuple[Tick, list[Event]]:
         """The next moment, and what happens then."""
-        return self._carrier.wait(deadline)
+        return self._transport.wait(deadline)
 
     # -- a round
 
@@ -203,7 +203,7 @@ class Training:
             weights = self._weights(closed)
             steps: list[Step] = []
             for job, weight in zip(closed.jobs, weights, strict=True):
-                found, arrived = self._desk.contributions.pop(job)
+                found, arrived = self._handler.contributions.pop(job)
                 factor = self._settings.server_lr * weight * found.clipped
                 steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, self._bases.get(job)))
                 told = (job.client, job.number, job.base, job.sent, arrived, weight, found.clipped, found.bytes_up)
@@ -212,18 +212,18 @@ class Training:
             for place in self._versions.advance(steps):
                 lost, norm = updates.pop(place), steps[place].norm
                 del contents[place]
-                self._desk.admission.take_back(norm)
-                self._journal.tell(Told(closed.end, REFUSED, lost.client, lost.job))
+                self._handler.validator.take_back(norm)
+                self._journal.log(LoggedEvent(closed.end, REFUSED, lost.client, lost.job))
                 reason = f"job {lost.job}: with it, of norm {norm:.3g}, the new model would not be finite"
-                self._desk.note(closed.end, lost.client, "refused", reason)
+                self._handler.note(closed.end, lost.client, "refused", reason)
         if self._bases:
             needed = {*self._server.in_flight.values(), *self._server.arrived.values()}
             self._bases = {job: base for job, base in self._bases.items() if job in needed}
         for job in closed.jobs:
             self._estimates.taken(job, closed.number)
-        self._desk.server_round += bool(updates)
-        names = tuple(self._desk.roster.identity(update.client) for update in updates)
-        record = RoundRecord(closed.number, self._desk.server_round, closed.end, tuple(updates), names)
+        self._handler.server_round += bool(updates)
+        names = tuple(self._handler.registry.identity(update.client) for update in updates)
+        record = RoundRecord(closed.number, self._handler.server_round, closed.end, tuple(updates), names)
         self._journal.round(record)
         self._advise(record)
         if updates:
@@ -233,10 +233,10 @@ class Training:
 
     def _weights(self, closed: Round) -> list[float]:
         """ω_i(n) of its jobs."""
-        if self._desk.identities_changed:
-            self._weigher.forget()
-            self._desk.identities_changed = False
-        return self._weigher.applied(closed, self._server.clients, self._server.changes) if closed.jobs else []
+        if self._handler.identities_changed:
+            self._round_weights.forget()
+            self._handler.identities_changed = False
+        return self._round_weights.applied(closed, self._server.clients, self._server.changes) if closed.jobs else []
 
     def _report(self, record: RoundRecord) -> None:
         if log.isEnabledFor(logging.INFO):
@@ -245,10 +245,10 @@ class Training:
     def _advise(self, record: RoundRecord) -> None:
         if self._settings.wait:
             estimates, wait = self._estimates, seconds(self._settings.wait)
-            overhead, identity = self._costs.floor, self._desk.roster.identity
-            self._adviser.say(remarks(wait, estimates.times(), estimates.intervals(), overhead, identity))
+            overhead, identity = self._costs.floor, self._handler.registry.identity
+            self._wait_advice.say(remarks(wait, estimates.times(), estimates.intervals(), overhead, identity))
             missed = {job.client: record.number - job.base for job in self._server.in_flight.values()}
-            self._adviser.say(absences(wait, missed, identity))
+            self._wait_advice.say(absences(wait, missed, identity))
 
     def _measure(self, record: RoundRecord, contents: list[Any]) -> None:
         number = record.server_round
@@ -257,7 +257,7 @@ class Training:
             metrics = self._settings.train_metrics(contents, self._settings.examples_key)
             self._journal.measure("train", number, metrics)
         except Exception as error:  # the user's function, or clients with unlike metrics
-            self._desk.note(record.end, -1, "metrics", f"those of round {number} cannot be aggregated: {error}")
+            self._handler.note(record.end, -1, "metrics", f"those of round {number} cannot be aggregated: {error}")
         if self._evaluator is not None:
             self._evaluator.submit(number, self._versions.record(), must=last)
             self._evaluated(self._evaluator.collect(), self._clock.now())
@@ -266,7 +266,7 @@ class Training:
     def _evaluated(self, done: list[Evaluated], now: Tick) -> None:
         for number, metrics, error in done:
             if error is not None:
-                self._desk.note(now, -1, "evaluation", f"round {number}: {error}")
+                self._handler.note(now, -1, "evaluation", f"round {number}: {error}")
             elif metrics is not None:
                 log.info("evaluation of round %d: %s", number, metrics)
                 self._journal.measure("server", number, metrics)
@@ -275,10 +275,10 @@ class Training:
 
     def _end(self) -> None:
         """Wait for the evaluations, and save what came after the last round."""
-        number = self._desk.server_round
+        number = self._handler.server_round
         if number and not self._client_evaluation.has(number):
             self._client_evaluation.ask(number, self._versions.record, self._server.clients, must=True)
-        self._client_evaluation.finish(self._carrier)
+        self._client_evaluation.finish(self._transport)
         if self._evaluator is not None:
             self._evaluated(self._evaluator.finish(), self._clock.now())
         self._know()
@@ -288,48 +288,48 @@ class Training:
 
     def _evaluate_last(self, found: Saved) -> None:
         """All rounds are done, but the run may have been killed while its last model was evaluated."""
-        number, now = self._desk.server_round, found.server["now"]
+        number, now = self._handler.server_round, found.server["now"]
         if self._evaluator is not None and not self._journal.has_measured("server", number):
             self._evaluator.submit(number, self._versions.record(), must=True)
         if self._settings.fraction_evaluate and not self._journal.has_measured("evaluate", number):
             self._begin()
-            self._desk.listed(self._nodes, now)
-            self._client_evaluation.ask(number, self._versions.record, set(self._desk.roster.there), must=True)
-            self._client_evaluation.finish(self._carrier)
+            self._handler.listed(self._nodes, now)
+            self._client_evaluation.ask(number, self._versions.record, set(self._handler.registry.there), must=True)
+            self._client_evaluation.finish(self._transport)
         if self._evaluator is not None:
             self._evaluated(self._evaluator.finish(), now)
         if self._journal.has_lines:
             self._write(found.server)
 
     def _result(self, stopped: str) -> Result:
-        journal, roster = self._journal, self._desk.roster
+        journal, registry = self._journal, self._handler.registry
         return Result(
             arrays=self._versions.record(),
             train_metrics_clientapp=journal.measured("train"),
             evaluate_metrics_clientapp=journal.measured("evaluate"),
             evaluate_metrics_serverapp=journal.measured("server"),
             rounds=journal.rounds,
-            client_times={roster.identity(client): time for client, time in self._estimates.times().items()},
+            client_times={registry.identity(client): time for client, time in self._estimates.times().items()},
             errors=journal.faults,
-            carrier=self._costs,
+            transport=self._costs,
             stopped=stopped,
             journal=journal,
         )
 
     def _know(self) -> None:
         """Who is who, and how much each counts, for the record."""
-        roster = self._desk.roster
-        self._journal.names = roster.names
-        self._journal.importance = tuple(self._weigher.importance(len(roster)).tolist())
+        registry = self._handler.registry
+        self._journal.names = registry.names
+        self._journal.importance = tuple(self._round_weights.importance(len(registry)).tolist())
 
     def _save(self) -> None:
         self._unsaved = self._saver.active
-        if self._saver.due(self._desk.server_round):
+        if self._saver.due(self._handler.server_round):
             self._know()
             self._write(self._server.snapshot())
 
     def _write(self, snapshot: dict[str, Any]) -> None:
         with self._costs.part("checkpoint"):
             memory = () if self._rule is None else self._rule.memory
-            self._saver.write(snapshot, self._versions.arrays, self._desk, self._estimates, self._journal, memory)
+            self._saver.write(snapshot, self._versions.arrays, self._handler, self._estimates, self._journal, memory)
         self._unsaved = False

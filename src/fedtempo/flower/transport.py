@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 
 from fedtempo.clock.events import Arrived, Event, Failed, Job, Joined, Left, Tick
 from fedtempo.flower.client_registry import Node
-from fedtempo.flower.clock import CarrierCosts, Clock
+from fedtempo.flower.clock import Clock, TransportCosts
 from fedtempo.flower.faults import Kind
 
 _ORDER = {Arrived: 0, Failed: 1, Left: 2, Joined: 3}
@@ -30,7 +30,7 @@ Take = Callable[[Message | None, Tick], None]
 """Told the reply to a message that is no job, or None when there will be none, and when that was seen."""
 
 
-class Desk(Protocol):
+class ReplyHandler(Protocol):
     """Who makes messages of jobs and events of replies."""
 
     def pack(self, job: Job) -> Message | None:
@@ -73,15 +73,15 @@ class _Other(NamedTuple):
     take: Take
 
 
-class FlowerCarrier:
+class FlowerTransport:
     """Jobs to Flower's nodes and back. Times are ticks of `clock`."""
 
     def __init__(
         self,
         grid: Grid,
         clock: Clock,
-        desk: Desk,
-        costs: CarrierCosts,
+        handler: ReplyHandler,
+        costs: TransportCosts,
         *,
         timeout: Tick,
         poll: Tick,
@@ -89,7 +89,7 @@ class FlowerCarrier:
         until: Tick | None,
     ) -> None:
         """`wait`: the rule's own interval, 0 if it has none; `until`: when to say that all is over."""
-        self._grid, self._clock, self._desk, self._costs = grid, clock, desk, costs
+        self._grid, self._clock, self._handler, self._costs = grid, clock, handler, costs
         self._timeout, self._poll, self._wait, self._until = timeout, poll, wait, until
         self._out: dict[str, _Out] = {}
         self._of_client: dict[int, _Out] = {}
@@ -108,9 +108,9 @@ class FlowerCarrier:
         """Push the jobs; those that cannot be pushed have failed at the next moment."""
         packed: list[tuple[Job, Message]] = []
         for job in jobs:
-            message = self._desk.pack(job)
+            message = self._handler.pack(job)
             if message is None:
-                self._held += self._desk.lost(job, "not sent", "its node is no longer connected", job.sent)
+                self._held += self._handler.lost(job, "not sent", "its node is no longer connected", job.sent)
             else:
                 packed.append((job, message))
         if not packed:
@@ -121,8 +121,8 @@ class FlowerCarrier:
                 self._out[name] = self._of_client[job.client] = out
                 self._ends.append((out.until, name))
             else:
-                self._desk.gone(job)
-                self._held += self._desk.lost(job, "not sent", "Flower does not know its node", job.sent)
+                self._handler.gone(job)
+                self._held += self._handler.lost(job, "not sent", "Flower does not know its node", job.sent)
                 self._next_nodes = 0
 
     def hold(self, events: Iterable[Event]) -> None:
@@ -172,7 +172,7 @@ class FlowerCarrier:
     def _wake(self, deadline: Tick | None) -> Tick:
         over = None if self._until is None else self._until + 1
         late = self._ends[0][0] if self._ends else None
-        others = (deadline, self._desk.next_due, over, late)
+        others = (deadline, self._handler.next_due, over, late)
         return min(self._next_look, self._next_nodes, *(moment for moment in others if moment is not None))
 
     def _look(self, at: Tick) -> list[Event]:
@@ -181,8 +181,8 @@ class FlowerCarrier:
         events += self._pull(at)
         events += self._expire(at)
         if at >= self._next_nodes:
-            events += self._desk.listed(self._nodes(at), at)
-        events += self._desk.due(at)  # after the list: the rest of a client that is gone need not end
+            events += self._handler.listed(self._nodes(at), at)
+        events += self._handler.due(at)  # after the list: the rest of a client that is gone need not end
         self._next_look = self._clock.now() + self._poll
         if len(events) < 2:
             return events
@@ -214,16 +214,16 @@ class FlowerCarrier:
             name = reply.metadata.reply_to_message_id
             if (out := self._out.get(name)) is not None:
                 self._remember(out)
-                events += self._desk.opened(out.job, reply, at)
+                events += self._handler.opened(out.job, reply, at)
                 self._settle(out)
             elif name in self._others:
                 self._others.pop(name).take(reply, at)
             elif name in self._over:
-                self._desk.stray(self._over.pop(name), "late", reply, at)
+                self._handler.stray(self._over.pop(name), "late", reply, at)
             elif name in self._answered:
-                self._desk.stray(self._answered[name], "double", reply, at)
+                self._handler.stray(self._answered[name], "double", reply, at)
             else:
-                self._desk.stray(None, "unknown", reply, at)
+                self._handler.stray(None, "unknown", reply, at)
         return events
 
     def _remember(self, out: _Out) -> None:
@@ -240,7 +240,7 @@ class FlowerCarrier:
                 self._settle(out)
                 self._watch(out, at)
                 late = f"no answer within {self._timeout / 1e9:g} s"
-                events += self._desk.lost(out.job, "deadline", late, at)
+                events += self._handler.lost(out.job, "deadline", late, at)
         while self._forget and self._forget[0][0] <= at:
             self._over.pop(self._forget.popleft()[1], None)
         self._drop([name for name, other in self._others.items() if other.until <= at], at)
@@ -251,7 +251,7 @@ class FlowerCarrier:
         del self._out[out.id]
         if self._of_client.get(out.job.client) is out:
             del self._of_client[out.job.client]
-        self._desk.gone(out.job)
+        self._handler.gone(out.job)
 
     def _watch(self, out: _Out, at: Tick) -> None:
         """An answer may still come; it is only noted."""

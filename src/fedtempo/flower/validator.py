@@ -45,7 +45,7 @@ class Refused(NamedTuple):
     reason: str
 
 
-class Admission:
+class ReplyValidator:
     """The checks; they remember the norms of what was let in."""
 
     def __init__(self, weighted_by_key: str, *, clip_norm: float | None, norm_limit: float | None) -> None:

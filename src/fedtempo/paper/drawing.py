@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.ticks import exact
 from fedtempo.clock.times import FixedTimes
 from fedtempo.paper.figure_file import FIGURES, Figure
@@ -49,9 +49,9 @@ def _draw_timeline(figure: Figure, path: Path) -> None:
     times, until = FixedTimes(figure.timeline["times"]), exact(figure.timeline["until"], "until")
     scheme = FedFix(figure.timeline["wait"])
     line = timeline(scheme, times, until=until)
-    setting = Setting.of(scheme.waiting, times, None, 0)
+    config = ClockConfig.of(scheme.waiting, times, None, 0)
     title = title_of(scheme.label, times.num_clients, line)
-    save_timeline(setting, line, path, until=float(until), title=title)
+    save_timeline(config, line, path, until=float(until), title=title)
 
 
 def note(figure: Figure, results: Mapping[str, History]) -> str:

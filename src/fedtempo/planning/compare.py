@@ -57,7 +57,7 @@ def costs_of(run: LongRun) -> Costs | None:
         return None
     plain = LongRun(run.rule, run.times.always, run.importance, run.seed)
     costs = Costs(
-        work_of(run.lasting.record.setting),
+        work_of(run.after_last_change.record.config),
         plain.rounds_per_time,
         plain.rounds_per_time * plain.participation.updates_per_round,
         idle_share(plain),
@@ -121,13 +121,13 @@ class SchemePlan:
     @property
     def identical_share(self) -> Floats:
         """q̃_i under identical weights; where clients come or go for good, of those who stay."""
-        share = self.run.lasting.participation.share
+        share = self.run.after_last_change.participation.share
         return np.asarray(share / share.sum())
 
     @property
     def identical_bias(self) -> float:
         """Max |q̃_i/p_i − 1| under identical weights."""
-        return float(np.abs(self.identical_share / self.run.lasting.importance.values - 1.0).max())
+        return float(np.abs(self.identical_share / self.run.after_last_change.importance.values - 1.0).max())
 
     @property
     def identical_chi2(self) -> float | None:
@@ -135,7 +135,7 @@ class SchemePlan:
         share = self.identical_share
         if float(share.min()) <= 0:
             return None
-        return float(((self.run.lasting.importance.values - share) ** 2 / share).sum())
+        return float(((self.run.after_last_change.importance.values - share) ** 2 / share).sum())
 
     @property
     def server_step_per_time(self) -> float | None:
@@ -271,7 +271,7 @@ def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: Weig
     remarks = []
     weights = expected = None
     try:
-        weights = weights_of(scheme, run, scheme.parts.own_weights or rule)
+        weights = weights_of(scheme, run, scheme.options.own_weights or rule)
         expected = expected_of(run, weights)
     except InputError as error:
         remarks.append(str(error))
@@ -296,9 +296,9 @@ def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: Weig
 
 def _max_delay(run: LongRun) -> tuple[int, bool, int | None]:
     """The largest delay that is known, whether it is the largest there is, and a bound on that."""
-    run = run.lasting
+    run = run.after_last_change
     rule, times = run.rule, run.times
-    if rule.barrier:
+    if rule.synchronous:
         return 0, True, 0
     bound = None
     if times.availability is not None:  # a job may begin inside a round, when one fails or a client joins
@@ -320,7 +320,7 @@ def _max_delay(run: LongRun) -> tuple[int, bool, int | None]:
 
 def remarks_on(plan: SchemePlan) -> list[str]:
     """What deserves a word."""
-    run, clients = plan.run.lasting, plan.run.times.num_clients
+    run, clients = plan.run.after_last_change, plan.run.times.num_clients
     waiting = plan.scheme.waiting
     part = run.participation
     out = _stretches(plan.run)

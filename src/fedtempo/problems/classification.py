@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtempo.clock.streams import stream_key, uniforms
-from fedtempo.clock.ticks import Exact, exact
+from fedtempo.clock.ticks import Exact, exact, positive_int
 from fedtempo.errors import InputError
 from fedtempo.problems.models.classifiers import logistic
 from fedtempo.problems.partitions import IID, Dirichlet, Partition, parse_partition
 from fedtempo.problems.problem import Problem, Weighting
 from fedtempo.problems.rows import Ints
-from fedtempo.schemes.named import whole
 
 
 def classification_problem(
@@ -60,7 +59,7 @@ def classification_problem(
     elif test is not None and exact(test, "test") != 0:
         train, out = held_out(len(labels), test)
         held = (rows[out], labels[out])
-    number = int(labels.max()) + 1 if classes is None else whole(classes, "classes")
+    number = int(labels.max()) + 1 if classes is None else positive_int(classes, "classes")
     for what, found in (("y", labels), ("test y", held[1] if held else labels[:0])):
         _check_range(found, number, what)
     if model is None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtempo.clock.ticks import positive_int
 from fedtempo.errors import InputError
 from fedtempo.problems.classification import classification_problem
 from fedtempo.problems.data import Images, load_cifar10, load_mnist
@@ -20,7 +21,6 @@ from fedtempo.problems.models import CNNS, Classifier, cnn, logistic
 from fedtempo.problems.models.precision import check_compute
 from fedtempo.problems.partitions import IID, Dirichlet, Ints, Partition, parse_partition, shuffled
 from fedtempo.problems.problem import Problem, Weighting
-from fedtempo.schemes.named import whole
 
 COLOUR_MEAN = (0.4914, 0.4822, 0.4465)
 COLOUR_DEVIATION = (0.2470, 0.2435, 0.2616)
@@ -122,7 +122,7 @@ def _dealt(
 
 def _some(rows: int, train: int, test: int) -> tuple[Ints, Ints]:
     """Which images are taken: the same ones for every seed."""
-    if whole(rows, "rows") > train:
+    if positive_int(rows, "rows") > train:
         raise InputError(f"rows: {rows} of {train} images; give a number from 1 to {train}, or leave it out")
     held = max(1, test * rows // train)
     return np.sort(shuffled(train, "some", 0)[:rows]), np.sort(shuffled(test, "some", 1)[:held])

@@ -33,8 +33,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtempo.clock.streams import stream_key, uniforms
+from fedtempo.clock.ticks import positive_int
 from fedtempo.errors import InputError
-from fedtempo.schemes.named import whole
 
 __all__ = ["IID", "Dirichlet", "LabelShards", "NaturalKey", "OneLabel", "Partition", "parse_partition"]
 
@@ -73,7 +73,7 @@ class Partition(ABC):
         """The partition as a JSON object."""
 
     def _clients(self, clients: int | None) -> int:
-        return whole(clients, "clients")
+        return positive_int(clients, "clients")
 
     def _parts(self, labels: NDArray[Any], clients: int, seed: int, classes: int | None) -> list[Ints]:
         """The rows of each client, by their owners."""
@@ -264,7 +264,7 @@ class LabelShards(Partition):
     per_client: int = 2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "per_client", whole(self.per_client, "shards per client"))
+        object.__setattr__(self, "per_client", positive_int(self.per_client, "shards per client"))
 
     def spec(self) -> dict[str, object]:
         return {"name": "shards", "per_client": self.per_client}
@@ -356,7 +356,7 @@ class NaturalKey(Partition):
         return NaturalKey(np.asarray(self.keys)[rows])
 
     def _clients(self, clients: int | None) -> int:
-        number = len(self.names) if clients is None else whole(clients, "clients")
+        number = len(self.names) if clients is None else positive_int(clients, "clients")
         if number > len(self.names):
             raise InputError(f"{number} clients, but only {len(self.names)} keys; ask for at most as many, or None")
         return number

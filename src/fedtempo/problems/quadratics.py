@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedtempo.clock.streams import stream_key, uniforms
-from fedtempo.clock.ticks import exact, positive
+from fedtempo.clock.ticks import exact, positive, positive_int
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.problems.partitions import check_seed
 from fedtempo.problems.problem import Problem, Weighting
 from fedtempo.problems.rows import Tree
-from fedtempo.schemes.named import whole
 
 
 class Quadratics(Problem):
@@ -117,7 +116,7 @@ def quadratics(
     steep, flat = float(positive(smoothness, "smoothness")), float(positive(convexity, "convexity"))
     if flat > steep:
         raise InputError(f"convexity {convexity} is above smoothness {smoothness}; it cannot be larger")
-    sizes = [whole(rows, "rows")] * count if np.ndim(rows) == 0 else [whole(n, "rows") for n in rows]  # type: ignore[union-attr]
+    sizes = [positive_int(rows, "rows")] * count if np.ndim(rows) == 0 else [positive_int(n, "rows") for n in rows]  # type: ignore[union-attr]
     if len(sizes) != count:
         raise InputError(f"rows: {len(sizes)} numbers for {count} clients; give one, or one per client")
     check_seed(seed)
@@ -163,8 +162,8 @@ def _shape(clients: int | None, dimension: int | None, centers: ArrayLike | None
     """(M, dimension), from the centers where they are given."""
     if centers is None:
         return (
-            whole(10 if clients is None else clients, "clients"),
-            whole(20 if dimension is None else dimension, "dimension"),
+            positive_int(10 if clients is None else clients, "clients"),
+            positive_int(20 if dimension is None else dimension, "dimension"),
         )
     found = _numbers(centers, "centers").shape
     if len(found) != 2 or 0 in found:

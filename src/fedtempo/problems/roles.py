@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtempo.clock.ticks import positive_int
 from fedtempo.errors import InputError
 from fedtempo.problems.data import load_shakespeare
 from fedtempo.problems.models import lstm
 from fedtempo.problems.partitions import shuffled
 from fedtempo.problems.problem import Problem, Weighting
-from fedtempo.schemes.named import whole
 
 LENGTH = 80
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -44,8 +44,8 @@ def shakespeare(
     `least` is how many windows a role must have to be taken: as many as are asked for, and their test rows, unless
     said. `data_dir` is where the files are, unless they are in the cache.
     """
-    clients, windows = whole(clients, "clients"), whole(windows, "windows")
-    least = whole(least if least is not None else windows * 5 // 4 + LENGTH, "least")
+    clients, windows = positive_int(clients, "clients"), positive_int(windows, "windows")
+    least = positive_int(least if least is not None else windows * 5 // 4 + LENGTH, "least")
     names, texts = load_shakespeare(data_dir)
     fitting = [k for k, text in enumerate(texts) if len(text) - LENGTH >= max(least, 2 * LENGTH)]
     if len(fitting) < clients:

@@ -22,7 +22,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.report.style import INK, STYLE, ending_of, save_figure
@@ -43,7 +43,7 @@ class Jobs:
     delay: I64
 
 
-def jobs_of(setting: Setting, line: Timeline, horizon: float) -> Jobs:
+def jobs_of(config: ClockConfig, line: Timeline, horizon: float) -> Jobs:
     """The jobs of a timeline from its first round on, and those still out at its end."""
     unit = float(line.unit)
     begins = np.concatenate([[line.start], line.ends])
@@ -51,7 +51,7 @@ def jobs_of(setting: Setting, line: Timeline, horizon: float) -> Jobs:
     sent = begins[line.base - line.first_round]
     taken = begins[line.round_of_update - line.first_round + 1]
     delay = line.staleness
-    if setting.rule.returns_to_contributors:
+    if config.rule.returns_to_contributors:
         everyone = np.arange(line.num_clients)
         last_sent, last_job = np.full(line.num_clients, line.start), np.zeros(line.num_clients, dtype=np.int64)
         last_sent[line.client] = taken
@@ -60,7 +60,7 @@ def jobs_of(setting: Setting, line: Timeline, horizon: float) -> Jobs:
         sent = np.concatenate([sent, last_sent])
         taken = np.concatenate([taken, np.full(line.num_clients, np.iinfo(np.int64).max)])
         delay = np.concatenate([delay, np.full(line.num_clients, -1)])
-    back = sent + setting.times.draw(client, job, seed=setting.seed) * setting.scale
+    back = sent + config.times.draw(client, job, seed=config.seed) * config.scale
     seen = sent * unit < horizon
     return Jobs(
         client[seen],
@@ -170,34 +170,34 @@ def add_legend(
 _EXAMPLE = "timeline.svg"
 
 
-def timeline_figure(setting: Setting, line: Timeline, *, until: float, title: str) -> Figure:
+def timeline_figure(config: ClockConfig, line: Timeline, *, until: float, title: str) -> Figure:
     """The picture of `line`, a whole timeline from its first round on."""
     with rc_context(STYLE):
-        return _draw(setting, line, until, title)
+        return _draw(config, line, until, title)
 
 
-def save_timeline(setting: Setting, line: Timeline, path: Path, *, until: float, title: str) -> None:
+def save_timeline(config: ClockConfig, line: Timeline, path: Path, *, until: float, title: str) -> None:
     """Draw and write; the file's ending says whether it is SVG, PNG or PDF."""
     ending_of(path, _EXAMPLE)
-    save_figure(timeline_figure(setting, line, until=until, title=title), path, example=_EXAMPLE)
+    save_figure(timeline_figure(config, line, until=until, title=title), path, example=_EXAMPLE)
 
 
-def _draw(setting: Setting, line: Timeline, until: float, title: str) -> Figure:
+def _draw(config: ClockConfig, line: Timeline, until: float, title: str) -> Figure:
     clients = line.num_clients
     lane = height_of_lane(clients)
     height = float(np.clip(1.75 + lane * clients, 2.6, 40.0))
     figure = Figure(figsize=(10.0, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    jobs = jobs_of(setting, line, until)
+    jobs = jobs_of(config, line, until)
     colours, norm = delay_colours(int(jobs.delay.max(initial=0)))
     draw_bars(axes, jobs, colours, norm)
-    draw_aggregations(axes, line, returns=setting.rule.returns_to_contributors)
+    draw_aggregations(axes, line, returns=config.rule.returns_to_contributors)
     axes.set_xlim(0.0, until)
     axes.set_xlabel("virtual time")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    mark = "τ" if not setting.times.random else "mean"
-    names = [f"client {i}  ({mark} {mean:.3g})" for i, mean in enumerate(setting.times.mean_time.tolist())]
+    mark = "τ" if not config.times.random else "mean"
+    names = [f"client {i}  ({mark} {mean:.3g})" for i, mean in enumerate(config.times.mean_time.tolist())]
     name_lanes(axes, names, lane, numbered=line.num_rounds <= 40)
     add_legend(figure, [jobs], colours, norm)
     return figure

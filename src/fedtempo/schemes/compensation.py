@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
-from fedtempo.schemes.options import Parts
+from fedtempo.schemes.options import SchemeOptions
 from fedtempo.weighting.weights import Identical, WeightRule, Weights
 
 
@@ -36,7 +36,7 @@ class Compensated:
     """[clients] K(i)."""
 
 
-def compensated(parts: Parts, weights: Weights, local_steps: int, label: str) -> Compensated:
+def compensated(parts: SchemeOptions, weights: Weights, local_steps: int, label: str) -> Compensated:
     """What a scheme with these parts does about `weights`, at K = `local_steps`."""
     if parts.compensate not in ("rate", "work"):
         steps = None if parts.client_steps is None else np.array(parts.client_steps, dtype=np.int64)

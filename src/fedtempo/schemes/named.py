@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import fields, replace
 from fractions import Fraction
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 from fedtempo.clock.rules import (
@@ -25,11 +24,11 @@ from fedtempo.clock.rules import (
     WaitForNext,
     WaitForSome,
 )
-from fedtempo.clock.ticks import Exact, positive, text
+from fedtempo.clock.ticks import Exact, positive, positive_int, text
 from fedtempo.clock.times import ClientTimes, FixedTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
-from fedtempo.schemes.options import Parts
+from fedtempo.schemes.options import SchemeOptions
 from fedtempo.schemes.window_cure import WindowCure
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ class Scheme:
         self.waiting = waiting
         self.name = name
         self.label = label if label is not None else name
-        self.parts = Parts()
-        self._named = self.label, self.parts
+        self.options = SchemeOptions()
+        self._named = self.label, self.options
         """What it is called, and the parts that the name stands for."""
 
     def using(self, *, label: str | None = None, **parts: Any) -> Self:
@@ -55,35 +54,35 @@ class Scheme:
 
         ``ft.FedFix("1/2").using(correction=ft.FedProx(0.1))``; what it had stays unless it is named.
         """
-        known = [field.name for field in fields(Parts)]
+        known = [field.name for field in fields(SchemeOptions)]
         for name in parts:
             if name not in known:
                 raise InputError(f"using: there is no part {name!r}; the parts are {', '.join(known)}")
         if label is not None and not str(label).strip():
             raise InputError(f"label: {label!r} does not do; give a few words")
         made = copy(self)
-        made.parts = replace(self.parts, **parts)
+        made.options = replace(self.options, **parts)
         if label is not None:
             made.label = str(label)
-            made._named = made.label, made.parts
+            made._named = made.label, made.options
         else:
             name, stands_for = self._named
-            made.label = " + ".join([name, *made.parts.words(stands_for)])
+            made.label = " + ".join([name, *made.options.words(stands_for)])
         return made
 
     def spec(self) -> dict[str, object]:
         """The scheme as a JSON object."""
-        return {"name": self.name, **self.parts.spec()}
+        return {"name": self.name, **self.options.spec()}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Scheme) and (self.name, self.waiting, self.parts) == (
+        return isinstance(other, Scheme) and (self.name, self.waiting, self.options) == (
             other.name,
             other.waiting,
-            other.parts,
+            other.options,
         )
 
     def __hash__(self) -> int:
-        return hash((self.name, self.waiting, self.parts))
+        return hash((self.name, self.waiting, self.options))
 
     def __str__(self) -> str:
         return self.label
@@ -121,7 +120,7 @@ class _Sized(Scheme):
     """A scheme that is its rule and a number of clients."""
 
     def __init__(self, waiting: Callable[[int], WaitingRule], size: int, *, name: str, what: str) -> None:
-        self.size = whole(size, what)
+        self.size = positive_int(size, what)
         super().__init__(waiting(self.size), name=name, label=f"{type(self).__name__}({size})")
 
     def spec(self) -> dict[str, object]:
@@ -163,8 +162,8 @@ class HighestLossSampling(Scheme):
     """
 
     def __init__(self, size: int, *, candidates: int | None = None) -> None:
-        self.size = whole(size, "sample")
-        self.candidates = None if candidates is None else whole(candidates, "candidates")
+        self.size = positive_int(size, "sample")
+        self.candidates = None if candidates is None else positive_int(candidates, "candidates")
         among = "" if candidates is None else f", candidates={candidates}"
         super().__init__(
             HighestLoss(self.size, self.candidates), name="highest-loss", label=f"HighestLossSampling({size}{among})"
@@ -182,12 +181,12 @@ class CuredSampling(Scheme):
 
     def __init__(self, criterion: Scheme, *, window: int, biased: int) -> None:
         waiting = getattr(criterion, "waiting", None)
-        if not isinstance(waiting, SampledClients) or not criterion.parts.plain:
+        if not isinstance(waiting, SampledClients) or not criterion.options.plain:
             raise InputError(
                 f"criterion: {criterion!r} is no sampling of clients without other parts; give one, as "
                 "CuredSampling(FastestSampling(5), window=8, biased=2), and parts to what that makes"
             )
-        rule = CuredSample(waiting, whole(window, "window"), whole(biased, "biased"))
+        rule = CuredSample(waiting, positive_int(window, "window"), positive_int(biased, "biased"))
         label = f"CuredSampling({criterion.label}, window={window}, biased={biased})"
         super().__init__(rule, name="cured", label=label)
         self.criterion, self.window, self.biased = criterion, rule.window, rule.biased
@@ -212,7 +211,7 @@ class StagedFedFix(Scheme):
 
     def __init__(self, stages: Sequence[tuple[Exact, int | None]]) -> None:
         rule = IntervalStages(
-            tuple((positive(wait, "wait"), None if n is None else whole(n, "rounds")) for wait, n in stages)
+            tuple((positive(wait, "wait"), None if n is None else positive_int(n, "rounds")) for wait, n in stages)
         )
         super().__init__(rule, name="fedfix-stages", label=f"FedFix({'→'.join(text(wait) for wait in rule.waits)})")
         self.stages = rule.stages
@@ -234,26 +233,18 @@ class StagedFedFix(Scheme):
                     f"stages: the window at wait {wait} is not known for {times!r}; "
                     "give numbers of rounds instead: StagedFedFix([(wait, rounds), …])"
                 )
-            rounds.append((wait, whole(windows, "windows") * length))
+            rounds.append((wait, positive_int(windows, "windows") * length))
         return cls(rounds)
 
     def spec(self) -> dict[str, object]:
         return {**super().spec(), "stages": [{"wait": text(wait), "rounds": n} for wait, n in self.stages]}
 
 
-def without_parts(scheme: Scheme) -> Scheme:
+def without_options(scheme: Scheme) -> Scheme:
     """The scheme, where what is asked of it holds for plain local SGD and the weighted sum alone."""
-    if not scheme.parts.plain:
+    if not scheme.options.plain:
         raise InputError(
             f"{scheme.label}: the theory here is that of plain local SGD and of the weighted sum of contributions; "
             "leave out the scheme's parts, or simulate it"
         )
     return scheme
-
-
-def whole(value: object, what: str) -> int:
-    """A whole number of at least 1."""
-    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
-    if number is None or number < 1:
-        raise InputError(f"{what}: {value!r} is not a whole number of at least 1")
-    return number

@@ -24,7 +24,7 @@ Compensation = Literal["weights", "rate", "work"]
 
 
 @dataclass(frozen=True)
-class Parts:
+class SchemeOptions:
     """What a scheme is used with; None: as in FedAvg."""
 
     weights: WeightRule | None = None
@@ -98,9 +98,9 @@ class Parts:
     @property
     def plain(self) -> bool:
         """Whether there are none."""
-        return self == Parts()
+        return self == SchemeOptions()
 
-    def words(self, known: Parts) -> list[str]:
+    def words(self, known: SchemeOptions) -> list[str]:
         """The parts that are there and not in `known`, in a few words each."""
         kinds = ("weights", "correction", "server", "compression")
         parts = [getattr(self, kind) for kind in kinds if getattr(self, kind) != getattr(known, kind)]

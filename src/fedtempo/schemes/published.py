@@ -23,7 +23,7 @@ from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.schemes import named as schemes
 from fedtempo.schemes.named import Scheme
-from fedtempo.schemes.options import Parts
+from fedtempo.schemes.options import SchemeOptions
 from fedtempo.weighting.other_rules import Normalised, ParticipationHistory
 from fedtempo.weighting.weight_rules import CutOff as DelayLimit
 from fedtempo.weighting.weight_rules import (
@@ -96,7 +96,7 @@ def CutOff(scheme: Scheme, limit: int) -> Scheme:
 
 def FedNova(steps: Sequence[int]) -> Scheme:
     """FedAvg whose clients take `steps` local steps each, and count as if all had taken the same."""
-    taken = Parts(client_steps=steps).client_steps  # type: ignore[arg-type]
+    taken = SchemeOptions(client_steps=steps).client_steps  # type: ignore[arg-type]
     assert taken is not None
     return schemes.FedAvg().using(client_steps=taken, weights=Normalised(TimeBased(), taken), label="FedNova")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.cycle import MAX_ROUNDS, Cycle, observe
-from fedtempo.clock.generate import Recording, stream, whole
+from fedtempo.clock.generate import Recording, full_timeline, stream
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
@@ -15,13 +15,13 @@ from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
 
 
-def _setting(scheme: object, times: object, importance: Iterable[Exact] | None, seed: int) -> Setting:
+def _config(scheme: object, times: object, importance: Iterable[Exact] | None, seed: int) -> ClockConfig:
     if not isinstance(scheme, Scheme) or not isinstance(times, ClientTimes):
         raise InputError(
             f"a timeline needs a scheme and client times, as ft.FedFix('1/2') and ft.FixedTimes([1, 2]); "
             f"got {scheme!r} and {times!r}"
         )
-    return Setting.of(scheme.waiting, times, Importance(importance, times.num_clients).values, seed)
+    return ClockConfig.of(scheme.waiting, times, Importance(importance, times.num_clients).values, seed)
 
 
 def timeline(
@@ -37,7 +37,7 @@ def timeline(
 
     `importance` matters to multinomial sampling only, `seed` to random times and sampling.
     """
-    return whole(_setting(scheme, times, importance, seed), until=until, max_rounds=rounds)
+    return full_timeline(_config(scheme, times, importance, seed), until=until, max_rounds=rounds)
 
 
 def timeline_chunks(
@@ -55,7 +55,7 @@ def timeline_chunks(
     """
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds: {rounds} is below 1; give the number of rounds")
-    return stream(_setting(scheme, times, importance, seed), until=until, max_rounds=rounds)
+    return stream(_config(scheme, times, importance, seed), until=until, max_rounds=rounds)
 
 
 def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROUNDS) -> Cycle | None:
@@ -65,5 +65,5 @@ def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROU
 
     A rule of one's own that keeps a state has a cycle only if its `phase` says what of the state matters.
     """
-    setting = _setting(scheme, times, None, 0)
-    return None if setting.availability is not None else observe(Recording(setting), max_rounds=max_rounds).cycle
+    config = _config(scheme, times, None, 0)
+    return None if config.availability is not None else observe(Recording(config), max_rounds=max_rounds).cycle

@@ -63,7 +63,7 @@ def fitting_parts(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: in
     from fedtempo.training.server_rules import server_rule
 
     for scheme in schemes:
-        parts = scheme.parts
+        parts = scheme.options
         server_rule(parts)
         if parts.correction is not None:
             parts.correction.check(local)
@@ -88,7 +88,7 @@ def fitting_parts(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: in
 
 def _fitting_rates(scheme: Scheme, local: LocalRule) -> None:
     """Refuse what a scheme's own rates and steps leave without a meaning."""
-    parts, axes = scheme.parts, {axis.name: axis for axis in local.axes}
+    parts, axes = scheme.options, {axis.name: axis for axis in local.axes}
     if (parts.compensate == "rate" or parts.client_rates is not None) and RATE not in axes:
         raise InputError(f"{scheme.label}: clients differ in their rate, which {local!r} does not have")
     if parts.client_steps is None:

@@ -15,7 +15,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from fedtempo.simulation.engine.program import grid_times
-from fedtempo.simulation.engine.session import Plan, Snapshot, Unit
+from fedtempo.simulation.engine.session import Snapshot, Unit, UnitSpec
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.model import leaf_paths
 
@@ -71,7 +71,7 @@ def _floating(value: NDArray[Any]) -> np.dtype[Any]:
 
 
 def collected(
-    study: Study, plans: Sequence[Plan], outcomes: Sequence[Snapshot | None], seconds: Mapping[str, float]
+    study: Study, plans: Sequence[UnitSpec], outcomes: Sequence[Snapshot | None], seconds: Mapping[str, float]
 ) -> History:
     """The history of what has been run so far; the rest is NaN."""
     cube = _Cube(study)
@@ -166,7 +166,7 @@ def _dataset(
 
 def _attributes(study: Study, finished: bool, seconds: Mapping[str, float]) -> dict[str, Any]:
     device = jax.devices()[0]
-    own = {scheme.label: rule.label for scheme in study.schemes if (rule := scheme.parts.own_weights) is not None}
+    own = {scheme.label: rule.label for scheme in study.schemes if (rule := scheme.options.own_weights) is not None}
     return {
         "format": FORMAT,
         "kind": "fedtempo history",

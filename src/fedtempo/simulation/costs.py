@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedtempo.errors import InputError
 from fedtempo.grid import Value
 from fedtempo.simulation.engine.machine import Machine
-from fedtempo.simulation.engine.session import Plan
+from fedtempo.simulation.engine.session import UnitSpec
 from fedtempo.simulation.engine.task import Task
 from fedtempo.training.batches import compression_key
 from fedtempo.training.solvers import STEPS, Answer, Sent
@@ -60,7 +60,7 @@ class Memory:
         )
 
 
-def estimate(plans: Sequence[Plan], machines: Sequence[Machine], threads: int) -> Memory:
+def estimate(plans: Sequence[UnitSpec], machines: Sequence[Machine], threads: int) -> Memory:
     """What `threads` units at a time will take, beside the data and the results."""
     problem = machines[0].problem
     data = sum(np.asarray(x).nbytes for x in jax.tree.leaves((problem.rows, problem.test)))
@@ -128,7 +128,7 @@ def traffic_of(problem: Problem, task: Task, hyper: Mapping[str, Value], asked: 
     steps = {STEPS: jnp.int32(1)}
 
     def exchanged(model: Any) -> tuple[Sent, Answer]:
-        sent = Sent(model, task.server.letter(task.server.start(model)))
+        sent = Sent(model, task.server.broadcast(task.server.start(model)))
         key = compression_key(0)
         work = task.work
         answer, _ = work(lambda here, k: here, lambda here: here, sent, work.start(model), numbers | steps, key)

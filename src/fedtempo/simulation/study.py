@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.rules import SampledClients
 from fedtempo.clock.ticks import Exact, positive, text
 from fedtempo.clock.times import ClientTimes
@@ -50,7 +50,7 @@ from fedtempo.simulation.engine.machine import EventMachine, Machine, OnDevice, 
 from fedtempo.simulation.engine.measures import Shares
 from fedtempo.simulation.engine.numerics import PRECISIONS, Precision
 from fedtempo.simulation.engine.oracle import reference
-from fedtempo.simulation.engine.session import Plan
+from fedtempo.simulation.engine.session import UnitSpec
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.unit_runner import SAVE_SECONDS, Progress, Runner, cores
 from fedtempo.simulation.units import blocks_of, kind_of, kinds_of, plans_of, task_of
@@ -111,11 +111,11 @@ class Study:
 
     def rules_of(self, scheme: Scheme) -> range:
         """Which of the weight rules a scheme is run with: the first alone, in whose place its own is, if it has one."""
-        return range(1 if scheme.parts.own_weights is not None else len(self.rules))
+        return range(1 if scheme.options.own_weights is not None else len(self.rules))
 
-    def setting(self, scheme: Scheme, seed: int) -> Setting:
+    def config(self, scheme: Scheme, seed: int) -> ClockConfig:
         """The clock of a scheme under a seed."""
-        return Setting.of(scheme.waiting, self.times, self.problem.importance.values, seed)
+        return ClockConfig.of(scheme.waiting, self.times, self.problem.importance.values, seed)
 
     def shares_seeds(self, scheme: Scheme) -> bool:
         """Whether all seeds have one timeline."""
@@ -129,11 +129,11 @@ class Study:
         for s, scheme in enumerate(self.schemes):
             run = runs.setdefault(scheme.waiting, LongRun(scheme.waiting, self.times, self.problem.importance))
             for r, rule in enumerate(self.rules):
-                weights = weights_of(scheme, run, scheme.parts.own_weights or rule)
+                weights = weights_of(scheme, run, scheme.options.own_weights or rule)
                 for k, shape in enumerate(self.shapes):
                     steps = shape.get("local_steps", 1)
                     assert isinstance(steps, int)
-                    found[s, r, k] = compensated(scheme.parts, weights, steps, scheme.label)
+                    found[s, r, k] = compensated(scheme.options, weights, steps, scheme.label)
         return found
 
     @cached_property
@@ -294,11 +294,11 @@ def _seconds(runner: Runner, machines: list[Machine]) -> dict[str, float]:
     return {"run_seconds": max(0.0, runner.seconds - compiling), "compile_seconds": compiling}
 
 
-def _by_oracle(study: Study, plans: list[Plan]) -> History:
+def _by_oracle(study: Study, plans: list[UnitSpec]) -> History:
     begin = time.perf_counter()
     outcomes = [
         reference(
-            p, study.problem, study.local, study.shapes[p.unit.shape], study.schemes[p.unit.scheme].parts, study.dtype
+            p, study.problem, study.local, study.shapes[p.unit.shape], study.schemes[p.unit.scheme].options, study.dtype
         )
         for p in plans
     ]

@@ -19,7 +19,7 @@ from types import FrameType
 from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, numerics
-from fedtempo.simulation.engine.session import Plan, Session, Snapshot
+from fedtempo.simulation.engine.session import Session, Snapshot, UnitSpec
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Runner:
 
     def __init__(
         self,
-        plans: list[Plan],
+        plans: list[UnitSpec],
         machines: Sequence[Machine],
         dtype: Precision,
         folder: Folder | None,

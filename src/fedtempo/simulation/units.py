@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import stream
 from fedtempo.clock.ticks import text
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.simulation.engine.machine import Machine
-from fedtempo.simulation.engine.session import Plan, Unit, room_for
+from fedtempo.simulation.engine.session import Unit, UnitSpec, room_for
 from fedtempo.simulation.engine.task import SHARE, Task
 from fedtempo.training.client import ClientWork
 from fedtempo.training.server_rules import server_rule
@@ -47,7 +47,7 @@ class Kind(NamedTuple):
 
 def kind_of(study: Study, scheme: int, shape: int) -> Kind:
     """The kind of a scheme's runs at one shape of the work."""
-    parts = study.schemes[scheme].parts
+    parts = study.schemes[scheme].options
     steps = study.compensated[scheme, 0, shape].steps
     most = None if steps is None else int(steps.max())
     return Kind(shape, parts.correction, server_rule(parts), parts.compression, most)
@@ -76,25 +76,25 @@ def blocks_of(study: Study, cores: int) -> int:
     return max(1, min(-(-cores // units), len(study.rules) * len(study.traced)))
 
 
-def plans_of(study: Study, kinds: Sequence[Kind], machines: Sequence[Machine], blocks: int) -> list[Plan]:
+def plans_of(study: Study, kinds: Sequence[Kind], machines: Sequence[Machine], blocks: int) -> list[UnitSpec]:
     """The units of a study, and what each needs; `machines` are those of the `kinds`."""
-    plans: list[Plan] = []
+    plans: list[UnitSpec] = []
     for s, scheme in enumerate(study.schemes):
         runs = [(r, c) for r in study.rules_of(scheme) for c in study.traced_of(scheme)]
-        asks = bool(scheme.waiting.asks_for)  # then every run has rounds of its own
+        asks = bool(scheme.waiting.needs)  # then every run has rounds of its own
         cuts = [tuple(part) for part in _cut(runs, len(runs) if asks else blocks) if part]
         together = study.engine == "waves" and study.shares_seeds(scheme) and not asks
         for seeds in [study.seeds] if together else [(seed,) for seed in study.seeds]:
-            setting = study.setting(scheme, seeds[0])
+            config = study.config(scheme, seeds[0])
             for k in range(len(study.shapes)):
                 machine = kinds.index(kind_of(study, s, k))
                 for part in cuts:
                     unit = Unit(len(plans), s, k, seeds, part, machine)
-                    plans.append(_plan(study, machines[machine], unit, setting))
+                    plans.append(_plan(study, machines[machine], unit, config))
     return _settled(plans, machines)
 
 
-def _settled(plans: list[Plan], machines: Sequence[Machine]) -> list[Plan]:
+def _settled(plans: list[UnitSpec], machines: Sequence[Machine]) -> list[UnitSpec]:
     """What the programs' first pieces tell: one size of slots for all schemes that share the compiled code."""
     firsts = {(p.unit.scheme, p.unit.machine): p.first_piece() for p in plans}
     if not any(piece.num_events for piece in firsts.values()):
@@ -107,17 +107,17 @@ def _settled(plans: list[Plan], machines: Sequence[Machine]) -> list[Plan]:
     return [replace(plan, num_slots=slots[plan.unit.machine]) for plan in plans]
 
 
-def _plan(study: Study, machine: Machine, unit: Unit, setting: Setting) -> Plan:
+def _plan(study: Study, machine: Machine, unit: Unit, config: ClockConfig) -> UnitSpec:
     pace = float((1.0 / study.times.mean_time).sum())
     capacity = machine.capacity(len(unit.seeds), float(study.until) * pace)
-    if setting.rule.asks_for:
-        capacity = min(capacity, max(16, 1 << (setting.num_clients - 1).bit_length()))  # a piece is a round
+    if config.rule.needs:
+        capacity = min(capacity, max(16, 1 << (config.num_clients - 1).bit_length()))  # a piece is a round
     made = [study.compensated[unit.scheme, r, unit.shape] for r in range(len(study.rules))]
-    return Plan(
+    return UnitSpec(
         unit=unit,
-        setting=setting,
+        config=config,
         weights=tuple(one.weights for one in made),
-        hyper=_numbers(study, unit, setting),
+        hyper=_numbers(study, unit, config),
         clients=_clients(study, unit),
         until=study.until,
         points=study.points,
@@ -131,15 +131,15 @@ def _plan(study: Study, machine: Machine, unit: Unit, setting: Setting) -> Plan:
     )
 
 
-def _numbers(study: Study, unit: Unit, setting: Setting) -> dict[str, NDArray[np.float64]]:
+def _numbers(study: Study, unit: Unit, config: ClockConfig) -> dict[str, NDArray[np.float64]]:
     """[runs] of every traced number, the local learning rate as its schedule makes it."""
     traced = [study.traced[c] for _, c in unit.runs]
     found = {name: np.array([chosen[name] for chosen in traced], dtype=np.float64) for name in traced[0]}
     local = study.local
     if isinstance(local, LocalOptax) and local.schedule != "constant":
-        if setting.rule.asks_for:
+        if config.rule.needs:
             raise InputError("schedule: how many rounds there will be is not known ahead; use a constant rate")
-        rounds = sum(part.num_rounds for part in stream(setting, until=study.until))
+        rounds = sum(part.num_rounds for part in stream(config, until=study.until))
         steps = study.shapes[unit.shape]["local_steps"]
         assert isinstance(steps, int)
         found[RATE] = np.array([local.rate(lr, steps, rounds) for lr in found[RATE]])

@@ -15,7 +15,7 @@ from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError
 from fedtempo.problems.problem import Problem
-from fedtempo.schemes.named import Scheme, without_parts
+from fedtempo.schemes.named import Scheme, without_options
 from fedtempo.simulation.arguments import a_problem, client_times, local_rule
 from fedtempo.theory.expected import AnyWeights, Expected, expected_from_scheme, expected_from_timeline
 from fedtempo.theory.problem_constants import Constants, constants
@@ -60,7 +60,7 @@ def assumptions(
     elif timeline is None and scheme is not None and times is not None:
         held = client_times(times, problem.num_clients)
         run = expected_from_scheme(scheme, held, problem.importance, weights)
-        fifth = _fifth(LongRun(without_parts(scheme).waiting, held, problem.importance), run)
+        fifth = _fifth(LongRun(without_options(scheme).waiting, held, problem.importance), run)
     else:
         raise InputError("give either timeline=, or both scheme= and times=")
     return (_first(known), _second(known), _third(rule), _fourth(run), fifth, _sixth(run), _seventh(known, rule))

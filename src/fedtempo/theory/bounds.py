@@ -205,8 +205,8 @@ def _check_independent(scheme: Scheme, times: ClientTimes, weights: AnyWeights) 
     """Lemma 2 needs who takes part in a round not to depend on the rounds before."""
     rule = weights if isinstance(weights, (str, WeightRule)) else getattr(weights, "rule", "time-based")
     discounts = type(weight_rule(rule)).discount is not WeightRule.discount
-    remembers = times.random and not times.memoryless and not scheme.waiting.barrier
-    if remembers or (discounts and times.random and not scheme.waiting.barrier):
+    remembers = times.random and not times.memoryless and not scheme.waiting.synchronous
+    if remembers or (discounts and times.random and not scheme.waiting.synchronous):
         what = "weights by staleness depend on" if discounts else f"who takes part under {times.law} times depends on"
         raise InputError(
             f"{scheme}: {what} the rounds before, which Lemma 2 does not cover; "

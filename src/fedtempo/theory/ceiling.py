@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedtempo.clock.ticks import positive_int
 from fedtempo.errors import InputError
-from fedtempo.schemes.named import whole
 from fedtempo.simulation.arguments import real
 from fedtempo.theory.expected import Expected
 
@@ -43,7 +43,7 @@ class Setting:
     @classmethod
     def of(cls, expected: Expected, *, smoothness: float, local_steps: int, server_lr: float = 1.0) -> Setting:
         """Of a run."""
-        steps, rate = whole(local_steps, "local_steps"), real("server_lr", server_lr)
+        steps, rate = positive_int(local_steps, "local_steps"), real("server_lr", server_lr)
         alpha, beta = expected.co_participation, expected.weight_spread
         c = rate * expected.total
         factor = 1.0 + rate**2 * beta * expected.total + np.maximum(0.0, alpha * c**2 - 2 * c)

@@ -21,11 +21,11 @@ from numpy.typing import ArrayLike
 
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.rules import FixedInterval, WaitForAll, WaitForNext
-from fedtempo.clock.ticks import Exact, positive
+from fedtempo.clock.ticks import Exact, positive, positive_int
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
 from fedtempo.errors import InputError
-from fedtempo.schemes.named import Scheme, whole, without_parts
+from fedtempo.schemes.named import Scheme, without_options
 from fedtempo.schemes.timelines import timeline_chunks
 from fedtempo.theory.covariance import Covariance, fixed_set
 from fedtempo.theory.rounds import applied_weights, check_always_there, client_weights, table_of, window_of
@@ -165,7 +165,7 @@ def expected_from_scheme(
     """
     check_always_there(times, "the stationary law")
     known = Importance(importance.exact if isinstance(importance, Importance) else importance, times.num_clients)
-    run = LongRun(without_parts(scheme).waiting, times, known, seed)
+    run = LongRun(without_options(scheme).waiting, times, known, seed)
     d = resolved(scheme, run, weights)
     window = stationary_window(run)
     if participation_is_random(run):
@@ -174,7 +174,7 @@ def expected_from_scheme(
         table, share = repeated_rounds(run, d)
         law = fixed_set(table, co_participation)
     if rounds is not None:
-        number = whole(rounds, "rounds")
+        number = positive_int(rounds, "rounds")
     elif until is not None:
         number = int(rounds_in(scheme, times, until, importance=known.exact))
         if number < 1:

@@ -25,10 +25,10 @@ import numpy as np
 from scipy.linalg import cho_solve
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from fedtempo.clock.ticks import positive_int
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.problems.problem import Problem
-from fedtempo.schemes.named import whole
 from fedtempo.simulation.arguments import a_problem
 from fedtempo.theory.losses import ClientLosses, Curvature, QuadraticLosses, client_losses
 
@@ -287,4 +287,4 @@ class Constants:
 
 def constants(problem: Problem, *, batch_size: int | None = 32) -> Constants:
     """L, μ, optima, noise and heterogeneity of a problem trained on batches of `batch_size` rows (None: all rows)."""
-    return Constants(a_problem(problem), None if batch_size is None else whole(batch_size, "batch_size"))
+    return Constants(a_problem(problem), None if batch_size is None else positive_int(batch_size, "batch_size"))

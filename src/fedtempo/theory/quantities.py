@@ -18,7 +18,7 @@ from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
-from fedtempo.schemes.named import Scheme, without_parts
+from fedtempo.schemes.named import Scheme, without_options
 from fedtempo.theory.data_types import DataTypes, TypeWeights
 from fedtempo.theory.expected import AnyWeights, Expected, expected_from_scheme, expected_from_timeline, resolved
 from fedtempo.weighting.long_run import LongRun
@@ -126,7 +126,7 @@ def quantities(
     p = Importance(importance.exact if isinstance(importance, Importance) else importance, clients)
     kinds = types if isinstance(types, DataTypes) else None
     kinds = kinds or (DataTypes.all_different(clients) if types is None else DataTypes(types))  # type: ignore[arg-type]
-    run = None if scheme is None or times is None else LongRun(without_parts(scheme).waiting, times, p, seed)
+    run = None if scheme is None or times is None else LongRun(without_options(scheme).waiting, times, p, seed)
     if timeline is not None:
         d = _given(scheme, run, weights)
         expected = expected_from_timeline(timeline, d, co_participation=co_participation)

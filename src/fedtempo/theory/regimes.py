@@ -29,7 +29,7 @@ from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
-from fedtempo.schemes.named import Scheme, without_parts
+from fedtempo.schemes.named import Scheme, without_options
 from fedtempo.theory.recursion import Schedule, carried, product_of, schedule
 from fedtempo.theory.rounds import check_always_there
 from fedtempo.weighting.long_run import LongRun, fine_ticks
@@ -234,7 +234,7 @@ def regime(
         raise InputError(f"sense: {sense!r} is not known; use mean-square or typical")
     if times.availability is not None and times.availability.changes:
         check_always_there(times, "the long run of all clients", "give absences a period, or times.always")
-    run = LongRun(without_parts(scheme).waiting, times, Importance(importance, times.num_clients), seed)
+    run = LongRun(without_options(scheme).waiting, times, Importance(importance, times.num_clients), seed)
     d = _weights(scheme, run, weights)
     plain = not isinstance(d, Weights) or type(d.rule).discount is WeightRule.discount
     random = times.random or run.rule.random

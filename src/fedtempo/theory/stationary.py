@@ -115,7 +115,7 @@ def stationary_window(run: LongRun) -> int | None:
 def largest_delay(run: LongRun) -> int | None:
     """τ: exact where a closed form or a limit cycle gives it, else a bound; None where none is known."""
     rule, times = run.rule, run.times
-    if rule.barrier:
+    if rule.synchronous:
         return 0
     longest = times.longest()
     if isinstance(rule, FixedInterval) and longest is not None:

@@ -87,7 +87,7 @@ class Correction(ABC):
         """What the server remembers before the first round."""
         return ()
 
-    def letter(self, memory: Memory) -> Any:
+    def broadcast(self, memory: Memory) -> Any:
         """What clients are told with a model."""
         return ()
 
@@ -178,7 +178,7 @@ class FedDANE(Correction):
         return Begun(sent, state, full_gradient(sent.model))
 
     def corrected(self, gradient: Params, here: Params, begun: Begun) -> Params:
-        mean, covered = begun.sent.letter
+        mean, covered = begun.sent.broadcast
         known = (covered > 1 - 1e-4).astype(covered.dtype)
         gradient = plus(gradient, minus(mean, begun.found), known)
         return plus(gradient, minus(here, begun.sent.model), self.mu)
@@ -190,7 +190,7 @@ class FedDANE(Correction):
     def server_start(self, model: Params) -> Memory:
         return zeros(model), jnp.zeros((), jax.tree.leaves(model)[0].dtype)
 
-    def letter(self, memory: Memory) -> Any:
+    def broadcast(self, memory: Memory) -> Any:
         return memory
 
     def receive(self, memory: Memory, answer: Answer, share: jax.Array) -> Memory:
@@ -271,17 +271,17 @@ class Scaffold(Correction):
         return zeros(model)
 
     def corrected(self, gradient: Params, here: Params, begun: Begun) -> Params:
-        return plus(minus(gradient, begun.state), begun.sent.letter)
+        return plus(minus(gradient, begun.state), begun.sent.broadcast)
 
     def finish(self, moved: Params, change: Params, begun: Begun, steps: Any, hyper: Hyper) -> tuple[Any, State]:
         scale = 1.0 / (steps * hyper[RATE])
-        difference = jax.tree.map(lambda c, m: -c - (scale * m).astype(c.dtype), begun.sent.letter, moved)
+        difference = jax.tree.map(lambda c, m: -c - (scale * m).astype(c.dtype), begun.sent.broadcast, moved)
         return difference, plus(begun.state, difference)
 
     def server_start(self, model: Params) -> Memory:
         return zeros(model)
 
-    def letter(self, memory: Memory) -> Any:
+    def broadcast(self, memory: Memory) -> Any:
         return memory
 
     def receive(self, memory: Memory, answer: Answer, share: jax.Array) -> Memory:

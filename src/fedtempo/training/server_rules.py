@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import optax
 
 from fedtempo.errors import InputError
-from fedtempo.schemes.options import Parts
+from fedtempo.schemes.options import SchemeOptions
 from fedtempo.training.corrections import Correction, Memory, plus, positive_number, zeros
 from fedtempo.training.solvers import Answer, Hyper, Params, Sent
 
@@ -60,7 +60,7 @@ class ServerRule(ABC):
     def close(self, acc: Acc, hyper: Hyper) -> tuple[Params, Acc]:
         """The new model, and what the next round starts with."""
 
-    def letter(self, acc: Acc) -> Any:
+    def broadcast(self, acc: Acc) -> Any:
         """What goes to clients with the model."""
         return ()
 
@@ -262,8 +262,8 @@ class SteppingServer(ServerRule):
         model, solver = jax.tree.map(partial(jnp.where, came), (model, solver), (acc.model, acc.solver))
         return model, Held(model, zeros(model), jnp.zeros_like(acc.mass), acc.memory, solver)
 
-    def letter(self, acc: Acc) -> Any:
-        return () if self.correction is None else self.correction.letter(acc.memory)
+    def broadcast(self, acc: Acc) -> Any:
+        return () if self.correction is None else self.correction.broadcast(acc.memory)
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class MixModels(ServerRule):
         return acc, acc
 
 
-def server_rule(parts: Parts) -> ServerRule:
+def server_rule(parts: SchemeOptions) -> ServerRule:
     """The server of a scheme with these parts: the plain sum wherever that is all there is."""
     correction, chosen = parts.correction, parts.server
     remembering = correction if correction is not None and correction.remembers else None

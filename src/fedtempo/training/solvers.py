@@ -42,7 +42,7 @@ class Sent(NamedTuple):
 
     model: Params
     """θ^{ρ_i(n)}."""
-    letter: Any = ()
+    broadcast: Any = ()
     """What a method tells clients beside the model, as SCAFFOLD's control variate."""
 
 

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.cycle import FEWEST_PERIODS, Observation, observe
 from fedtempo.clock.generate import Recording
 from fedtempo.clock.importance import Importance
@@ -155,10 +155,10 @@ class LongRun:
         rule.check(times.num_clients)
         rule = _plainly(rule, times.num_clients)
         self.rule, self.times, self.importance, self.seed = rule, times, importance, seed
-        self.record = Recording(Setting.of(rule, times, importance.values, seed))
+        self.record = Recording(ClockConfig.of(rule, times, importance.values, seed))
 
     @cached_property
-    def lasting(self) -> LongRun:
+    def after_last_change(self) -> LongRun:
         """Itself; where clients come or go for good, the long run of those who stay, numbered anew."""
         availability = self.times.availability
         if availability is None or not availability.changes:
@@ -168,16 +168,16 @@ class LongRun:
     @cached_property
     def observation(self) -> Observation:
         """A run of up to a million rounds: to the end of its limit cycle, where one is found."""
-        if self.lasting is not self:
-            return self.lasting.observation
+        if self.after_last_change is not self:
+            return self.after_last_change.observation
         log.info("running the clock of %r to find its limit cycle, or to estimate", self.rule)
         return observe(self.record)
 
     @cached_property
     def participation(self) -> Participation:
         """Share of rounds of each client."""
-        if self.lasting is not self:
-            return participation_of_all(self, self.lasting.participation)
+        if self.after_last_change is not self:
+            return participation_of_all(self, self.after_last_change.participation)
         closed = _closed_form(self.rule, self.times, self.importance)
         if closed is not None:
             return closed
@@ -199,8 +199,8 @@ class LongRun:
 
     @cached_property
     def _pace(self) -> tuple[float, Source]:
-        if self.lasting is not self:
-            return self.lasting._pace
+        if self.after_last_change is not self:
+            return self.after_last_change._pace
         known = _rounds_per_time(self.rule, self.times, self.importance)
         if known is not None:
             return float(known), "closed form"
@@ -212,10 +212,10 @@ class LongRun:
     @cached_property
     def mean_delay(self) -> float:
         """Mean of n − ρ_i(n) over updates: M / (updates a round) − 1 where contributors get the new model at once."""
-        if self.rule.barrier:
+        if self.rule.synchronous:
             return 0.0
-        if self.lasting is not self:
-            return self.lasting.mean_delay
+        if self.after_last_change is not self:
+            return self.after_last_change.mean_delay
         always = self.times.availability is None  # who fails or joins starts from a version in between
         if always and isinstance(self.rule, (WaitForNext, WaitForSome, FixedInterval)):
             return max(0.0, self.times.num_clients / self.participation.updates_per_round - 1.0)
@@ -257,7 +257,7 @@ def _closed_form(rule: WaitingRule, times: ClientTimes, importance: Importance) 
             return Participation(1.0 / times.expected_rounds(wait), exact, "closed form")
         case WaitForSome(size=size) if _races(times):
             return Participation(exponential_race(times.mean_time, size)[0], None, "closed form")
-        case CuredSample(criterion=criterion) if not criterion.asks_for:
+        case CuredSample(criterion=criterion) if not criterion.needs:
             inner = _closed_form(criterion, times, importance)
             return None if inner is None else cured_participation(rule, inner)
         case UniformSample(size=size):
@@ -306,7 +306,7 @@ def _rounds_per_time(rule: WaitingRule, times: ClientTimes, importance: Importan
     clients = times.num_clients
     fixed = times if isinstance(times, FixedTimes) else None
     match rule:
-        case CuredSample(criterion=criterion) if not criterion.asks_for:
+        case CuredSample(criterion=criterion) if not criterion.needs:
             paces = [_rounds_per_time(part, times, importance) for part in (criterion, WaitForAll())]
             return None if None in paces else cured_pace(rule, *(float(pace) for pace in paces if pace is not None))
         case FixedInterval(wait=wait):
@@ -401,7 +401,7 @@ def weights_by_stretch(
             "FedFix in stages and clients that come or go for good: weights would have to follow both; use one wait, "
             "as ft.FedFix('1/2'), or give absences a period"
         )
-    if waiting.asks_for or isinstance(waiting, CuredSample) or rule.by_client:
+    if waiting.needs or isinstance(waiting, CuredSample) or rule.by_client:
         what = rule.label if rule.by_client else repr(waiting)
         raise InputError(
             f"{what} and clients that come or go for good: its weights are those of one set of clients; give absences "

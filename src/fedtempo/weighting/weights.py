@@ -179,7 +179,7 @@ def weights_of(scheme: Scheme, run: LongRun, rule: WeightRule) -> Weights:
         stages, precise, begins = weights_by_stretch(waiting, run, rule)
         return Weights(stages, precise, (), rule, run.importance, begins)
     if not isinstance(waiting, IntervalStages):
-        values, rational = _unforeseen(scheme, run, rule) if waiting.asks_for else _base(rule, run)
+        values, rational = _unforeseen(scheme, run, rule) if waiting.needs else _base(rule, run)
         return Weights(values[None, :], (rational,), (0,), rule, run.importance)
     found = [_base(rule, LongRun(FixedInterval(wait), run.times, run.importance, run.seed)) for wait in waiting.waits]
     values = np.array([v for v, _ in found])
@@ -232,7 +232,7 @@ def _mean_discount(run: LongRun, rule: WeightRule) -> Floats | float:
     """Mean of s(delay) over each client's contributions: over the limit cycle, or over a long run."""
     if type(rule).discount is WeightRule.discount:
         return 1.0
-    everybody, run = run, run.lasting
+    everybody, run = run, run.after_last_change
     cycle = run.observation.cycle
     begin, stop = (0, run.observation.rounds) if cycle is None else (cycle.start, cycle.start + cycle.length)
     clients = run.times.num_clients
@@ -266,7 +266,7 @@ def weights(
 
 
 def _rule_of(scheme: Scheme, given: str | WeightRule | None) -> WeightRule:
-    own = scheme.parts.own_weights if given is None else None
+    own = scheme.options.own_weights if given is None else None
     return own or weight_rule("time-based" if given is None else given)
 
 

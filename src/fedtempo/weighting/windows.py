@@ -81,7 +81,7 @@ def _lcm(numbers: I64) -> int | None:
 
 def window(run: LongRun) -> int | None:
     """W: closed form, else the length of the limit cycle."""
-    run = run.lasting
+    run = run.after_last_change
     closed = closed_window(run.rule, run.times)
     if closed is not None:
         return closed
@@ -93,7 +93,7 @@ def window(run: LongRun) -> int | None:
 
 def practical_window(run: LongRun) -> int | None:
     """The practical window; None under random participation, or where it would take too long to be sure of it."""
-    run = run.lasting
+    run = run.after_last_change
     if run.times.availability is not None:
         return 1 if isinstance(run.rule, WaitForAll) and afresh(run.rule, run.times) else None
     if isinstance(run.rule, (WaitForAll, FastestClients)):

@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.events import Action, Close, Event, View
 from fedtempo.clock.rules.sampled import SampledClients, sampled_chunks
 from fedtempo.clock.timeline import I64, Timeline
@@ -30,7 +30,7 @@ class CuredSample(SampledClients):
     size: int = field(init=False, repr=False)
     random: bool = field(init=False, repr=False)
     counts_draws: bool = field(init=False, repr=False)
-    asks_for: tuple[str, ...] = field(init=False, repr=False)
+    needs: tuple[str, ...] = field(init=False, repr=False)
 
     criterion: SampledClients
     window: int
@@ -80,14 +80,14 @@ class CuredSample(SampledClients):
         chosen = self.biased * self.criterion.draws_a_round(num_clients)
         return (chosen + (self.window - self.biased) * num_clients) / self.window
 
-    def chunks(self, setting: Setting) -> Iterator[Timeline] | None:
-        if self.criterion.samples(setting, np.zeros(0, dtype=np.int64)) is None:
-            return WaitingRule.chunks(self, setting)
-        everybody = np.arange(setting.num_clients)
+    def chunks(self, config: ClockConfig) -> Iterator[Timeline] | None:
+        if self.criterion.samples(config, np.zeros(0, dtype=np.int64)) is None:
+            return WaitingRule.chunks(self, config)
+        everybody = np.arange(config.num_clients)
 
         def draws(numbers: I64) -> tuple[I64, I64]:
             chosen = self.by_criterion(numbers)
-            sample = self.criterion.samples(setting, numbers[chosen])
+            sample = self.criterion.samples(config, numbers[chosen])
             assert sample is not None
             sizes = np.where(chosen, sample.shape[1], len(everybody))
             own = np.repeat(chosen, sizes)
@@ -96,4 +96,4 @@ class CuredSample(SampledClients):
             named[~own] = np.tile(everybody, int((~chosen).sum()))
             return named, sizes
 
-        return sampled_chunks(setting, draws, setting.num_clients)
+        return sampled_chunks(config, draws, config.num_clients)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.events import Action, Close, Deadline, Event, Tick, View
 from fedtempo.clock.rules.free_running import free_running
 from fedtempo.clock.ticks import positive
@@ -59,8 +59,8 @@ class FixedInterval(WaitingRule):
     def phase(self, state: State) -> int:
         return 0  # at the end of a round the next deadline is always one interval away
 
-    def chunks(self, setting: Setting) -> Iterator[Timeline]:
-        return free_running(setting, wait=setting.ticks(self.wait))
+    def chunks(self, config: ClockConfig) -> Iterator[Timeline]:
+        return free_running(config, wait=config.ticks(self.wait))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedtempo.clock.config import Setting, chunk_updates
+from fedtempo.clock.config import ClockConfig, chunk_updates
 from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.timeline import I32, I64, Timeline
 from fedtempo.clock.times import FixedTimes
@@ -24,18 +24,18 @@ _MAX_CHUNK_ROUNDS = (1 << 16) - 1  # so that a round's place in its chunk fits 1
 class _Clients:
     """Where every client stands: the job in hand, the tick at which it will contribute, the version it holds."""
 
-    def __init__(self, setting: Setting, wait: int | None) -> None:
-        self._setting, self._wait = setting, wait
-        clients = np.arange(setting.num_clients)
+    def __init__(self, config: ClockConfig, wait: int | None) -> None:
+        self._config, self._wait = config, wait
+        clients = np.arange(config.num_clients)
         self.job: I64 = np.zeros_like(clients)
         self.base: I32 = np.zeros(len(clients), dtype=np.int32)
-        self._fixed = self._durations(clients, self.job) if isinstance(setting.times, FixedTimes) else None
+        self._fixed = self._durations(clients, self.job) if isinstance(config.times, FixedTimes) else None
         self.due: I64 = self._durations(clients, self.job)
 
     def _durations(self, client: I64, job: I64) -> I64:
         """Ticks from being sent a model to contributing, for each job."""
-        scale = self._setting.scale
-        drawn = self._setting.times.draw(client, job, seed=self._setting.seed)
+        scale = self._config.scale
+        drawn = self._config.times.draw(client, job, seed=self._config.seed)
         drawn = np.minimum(drawn, MAX_TICKS // scale + 1) * scale  # what is longer than the clock never comes back
         return drawn if self._wait is None else -(-drawn // self._wait) * self._wait
 
@@ -77,13 +77,13 @@ class _Clients:
         return counts, out
 
 
-def free_running(setting: Setting, *, wait: int | None) -> Iterator[Timeline]:
+def free_running(config: ClockConfig, *, wait: int | None) -> Iterator[Timeline]:
     """Chunks of the timeline; `wait` is Δt in ticks, None for asynchronous FedAvg."""
-    state = _Clients(setting, wait)
-    everyone = np.arange(setting.num_clients, dtype=np.int32)
+    state = _Clients(config, wait)
+    everyone = np.arange(config.num_clients, dtype=np.int32)
     begin, start, first_round = 0, 0, 0
     for updates in chunk_updates():
-        stretch = min(_stretch(setting, wait, updates), MAX_TICKS - begin)
+        stretch = min(_stretch(config, wait, updates), MAX_TICKS - begin)
         stretch -= stretch % (wait or 1)
         if stretch <= 0:
             return
@@ -93,7 +93,7 @@ def free_running(setting: Setting, *, wait: int | None) -> Iterator[Timeline]:
         client = np.repeat(everyone, counts)
         job = (np.arange(len(client)) - np.repeat(np.cumsum(counts) - counts - first_job, counts)).astype(np.int32)
         if wait is None:
-            order, place = _by_time_and_client(moments - begin, client, setting.num_clients)
+            order, place = _by_time_and_client(moments - begin, client, config.num_clients)
             ends, offsets = moments[order], np.arange(len(client) + 1, dtype=np.int64)
         else:
             place = moments // wait - 1 - first_round
@@ -103,8 +103,8 @@ def free_running(setting: Setting, *, wait: int | None) -> Iterator[Timeline]:
         base = _bases(state, counts, (place + first_round).astype(np.int32))
         if len(ends):
             yield Timeline(
-                unit=setting.unit,
-                num_clients=setting.num_clients,
+                unit=config.unit,
+                num_clients=config.num_clients,
                 ends=ends,
                 offsets=offsets,
                 client=client[order],
@@ -118,9 +118,9 @@ def free_running(setting: Setting, *, wait: int | None) -> Iterator[Timeline]:
         begin += stretch
 
 
-def _stretch(setting: Setting, wait: int | None, updates: int) -> int:
+def _stretch(config: ClockConfig, wait: int | None, updates: int) -> int:
     """Ticks in which about so many updates come; whole intervals, and not too many, under FedFix."""
-    means = setting.times.mean_time / float(setting.unit)
+    means = config.times.mean_time / float(config.unit)
     pace = float((1.0 / (means if wait is None else np.maximum(means, wait))).sum())
     ticks = max(1, int(updates / pace))
     return ticks if wait is None else max(1, min(ticks // wait, _MAX_CHUNK_ROUNDS)) * wait

@@ -33,7 +33,7 @@ class HighestLoss(SampledClients):
     `candidates` clients are drawn by importance; None: every client is one.
     """
 
-    asks_for = ("loss",)
+    needs = ("loss",)
 
     candidates: int | None = None
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtempo.clock.config import Setting, add_up, chunk_updates
+from fedtempo.clock.config import ClockConfig, add_up, chunk_updates
 from fedtempo.clock.events import Action, Close, Event, Send, View
 from fedtempo.clock.streams import Key, stream_key, uniforms
 from fedtempo.clock.ticks import MAX_TICKS
@@ -35,7 +35,7 @@ class SampledClients(WaitingRule):
     """
 
     size: int
-    barrier = True
+    synchronous = True
     random = True
     returns_to_contributors = False
 
@@ -65,7 +65,7 @@ class SampledClients(WaitingRule):
     def choose(self, number: int, attempt: int, view: View) -> tuple[int, ...]:
         """The clients of round `number`; a client drawn twice is named twice."""
 
-    def samples(self, setting: Setting, numbers: I64) -> I64 | None:
+    def samples(self, config: ClockConfig, numbers: I64) -> I64 | None:
         """[round, draw] whom `choose` names in these rounds, ascending in each; None if that is not known ahead."""
         return None
 
@@ -73,16 +73,16 @@ class SampledClients(WaitingRule):
         """How many draws a round has, on average."""
         return Fraction(min(self.size, num_clients))
 
-    def chunks(self, setting: Setting) -> Iterator[Timeline] | None:
-        if self.samples(setting, np.zeros(0, dtype=np.int64)) is None:
-            return super().chunks(setting)
+    def chunks(self, config: ClockConfig) -> Iterator[Timeline] | None:
+        if self.samples(config, np.zeros(0, dtype=np.int64)) is None:
+            return super().chunks(config)
 
         def draws(numbers: I64) -> tuple[I64, I64]:
-            chosen = self.samples(setting, numbers)
+            chosen = self.samples(config, numbers)
             assert chosen is not None
             return chosen.ravel(), np.full(len(numbers), chosen.shape[1])
 
-        return sampled_chunks(setting, draws, self.size)
+        return sampled_chunks(config, draws, self.size)
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class UniformSample(SampledClients):
         [places] = _without_replacement(view.seed, np.array([number]), size, len(present), attempt)
         return tuple(present[p] for p in places.tolist())
 
-    def samples(self, setting: Setting, numbers: I64) -> I64:
-        return _without_replacement(setting.seed, numbers, self.size, setting.num_clients)
+    def samples(self, config: ClockConfig, numbers: I64) -> I64:
+        return _without_replacement(config.seed, numbers, self.size, config.num_clients)
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class MultinomialSample(SampledClients):
     def draws_a_round(self, num_clients: int) -> Fraction:
         return Fraction(self.size)
 
-    def samples(self, setting: Setting, numbers: I64) -> I64:
-        return _with_replacement(setting.seed, numbers, self.size, setting.importance)
+    def samples(self, config: ClockConfig, numbers: I64) -> I64:
+        return _with_replacement(config.seed, numbers, self.size, config.importance)
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ class FastestClients(SampledClients):
         ranked = sorted(view.clients, key=lambda c: (c not in known, known.get(c, 0), c))
         return tuple(sorted(ranked[: self.size]))
 
-    def samples(self, setting: Setting, numbers: I64) -> I64:
-        return np.tile(fastest(setting.times, self.size), (len(numbers), 1))
+    def samples(self, config: ClockConfig, numbers: I64) -> I64:
+        return np.tile(fastest(config.times, self.size), (len(numbers), 1))
 
 
 def fastest(times: ClientTimes, size: int) -> I64:
@@ -180,13 +180,13 @@ def _with_replacement(seed: int, numbers: I64, size: int, importance: Floats, at
     return np.sort(np.minimum(places, len(importance) - 1), axis=1)
 
 
-def sampled_chunks(setting: Setting, draws_of: Callable[[I64], tuple[I64, I64]], size: int) -> Iterator[Timeline]:
+def sampled_chunks(config: ClockConfig, draws_of: Callable[[I64], tuple[I64, I64]], size: int) -> Iterator[Timeline]:
     """The timeline of samples that are known ahead, of about `size` draws a round.
 
     `draws_of` gives for consecutive rounds the clients that are drawn, end to end and ascending in each round, and how
     many draws each round has.
     """
-    done = np.zeros(setting.num_clients, dtype=np.int64)
+    done = np.zeros(config.num_clients, dtype=np.int64)
     first, start = 0, 0
     for updates in chunk_updates():
         per_chunk = max(1, updates // size)
@@ -199,19 +199,19 @@ def sampled_chunks(setting: Setting, draws_of: Callable[[I64], tuple[I64, I64]],
         where = np.flatnonzero(fresh)
         draws = np.diff(np.append(where, fresh.size)).astype(np.int32)
         job = _count_up(client, done)
-        took = setting.times.draw(client, job, seed=setting.seed) * setting.scale
+        took = config.times.draw(client, job, seed=config.seed) * config.scale
         offsets = np.searchsorted(where, np.append(begins, fresh.size))
         ends = add_up(start, np.maximum.reduceat(took, offsets[:-1]))
         number = np.repeat(np.arange(first, first + per_chunk, dtype=np.int32), np.diff(offsets))
         chunk = Timeline(
-            unit=setting.unit,
-            num_clients=setting.num_clients,
+            unit=config.unit,
+            num_clients=config.num_clients,
             ends=np.concatenate([ends, np.full(per_chunk - len(ends), MAX_TICKS)]),
             offsets=offsets,
             client=client.astype(np.int32),
             base=number,
             job=job.astype(np.int32),
-            draws=draws if setting.rule.counts_draws else None,
+            draws=draws if config.rule.counts_draws else None,
             first_round=first,
             start=start,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedtempo.clock.config import Setting, add_up, chunk_updates
+from fedtempo.clock.config import ClockConfig, add_up, chunk_updates
 from fedtempo.clock.events import Action, Close, Event, View
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.waiting import State, WaitingRule, resend
@@ -18,7 +18,7 @@ from fedtempo.errors import InputError
 class WaitForAll(WaitingRule):
     """A round ends when no job is out any more. `alone`: centralized learning (appendix C.1), M = 1."""
 
-    barrier = True
+    synchronous = True
     constant_phase = True
 
     alone: bool = False
@@ -34,23 +34,23 @@ class WaitForAll(WaitingRule):
             return state, Close(tuple(view.arrived.values()))
         return state, None
 
-    def chunks(self, setting: Setting) -> Iterator[Timeline]:
-        return _chunks(setting)
+    def chunks(self, config: ClockConfig) -> Iterator[Timeline]:
+        return _chunks(config)
 
 
-def _chunks(setting: Setting) -> Iterator[Timeline]:
-    clients = np.arange(setting.num_clients)
+def _chunks(config: ClockConfig) -> Iterator[Timeline]:
+    clients = np.arange(config.num_clients)
     first, start = 0, 0
     for updates in chunk_updates():
         per_chunk = max(1, updates // len(clients))
         numbers = np.arange(first, first + per_chunk)
-        slowest = setting.times.draw(clients, numbers[:, None], seed=setting.seed).max(axis=1) * setting.scale
+        slowest = config.times.draw(clients, numbers[:, None], seed=config.seed).max(axis=1) * config.scale
         ends = add_up(start, slowest)
         if not len(ends):
             return
         own = np.repeat(numbers[: len(ends)].astype(np.int32), len(clients))
         yield Timeline(
-            unit=setting.unit,
+            unit=config.unit,
             num_clients=len(clients),
             ends=ends,
             offsets=np.arange(len(ends) + 1, dtype=np.int64) * len(clients),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.events import Action, Arrived, Close, Event, View
 from fedtempo.clock.rules.free_running import free_running
 from fedtempo.clock.timeline import Timeline
@@ -23,5 +23,5 @@ class WaitForNext(WaitingRule):
             return state, Close((event.job,))
         return state, resend(event)
 
-    def chunks(self, setting: Setting) -> Iterator[Timeline]:
-        return free_running(setting, wait=None)
+    def chunks(self, config: ClockConfig) -> Iterator[Timeline]:
+        return free_running(config, wait=None)

@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from fedtempo.clock.config import Setting, chunk_updates
+from fedtempo.clock.config import ClockConfig, chunk_updates
 from fedtempo.clock.events import Action, Close, Event, View
 from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.timeline import I64, Timeline, by_client
@@ -54,15 +54,15 @@ class WaitForSome(WaitingRule):
             return state, Close(tuple(islice(view.arrived.values(), self.size)))
         return state, None
 
-    def chunks(self, setting: Setting) -> Iterator[Timeline]:
-        return _chunks(setting, self.size)
+    def chunks(self, config: ClockConfig) -> Iterator[Timeline]:
+        return _chunks(config, self.size)
 
 
-def _chunks(setting: Setting, size: int) -> Iterator[Timeline]:
+def _chunks(config: ClockConfig, size: int) -> Iterator[Timeline]:
     """Who is in which round comes from a race; versions and job numbers follow from that, a chunk at once."""
-    fixed = isinstance(setting.times, FixedTimes)
-    race = _array_race(setting, size) if fixed and size >= _ARRAYS_PAY else _heap_race(setting, size)
-    clients = setting.num_clients
+    fixed = isinstance(config.times, FixedTimes)
+    race = _array_race(config, size) if fixed and size >= _ARRAYS_PAY else _heap_race(config, size)
+    clients = config.num_clients
     base, job = np.zeros(clients, dtype=np.int64), np.zeros(clients, dtype=np.int64)
     version, start = 0, 0
     for updates in chunk_updates():
@@ -78,7 +78,7 @@ def _chunks(setting: Setting, size: int) -> Iterator[Timeline]:
         base[who] = number + 1
         job += counts
         yield Timeline(
-            unit=setting.unit,
+            unit=config.unit,
             num_clients=clients,
             ends=ends,
             offsets=np.arange(len(ends) + 1, dtype=np.int64) * size,
@@ -91,10 +91,10 @@ def _chunks(setting: Setting, size: int) -> Iterator[Timeline]:
         version, start = version + len(ends), int(ends[-1])
 
 
-def _heap_race(setting: Setting, size: int) -> _Race:
+def _heap_race(config: ClockConfig, size: int) -> _Race:
     """A heap of arrivals, each packed with its client into one whole number; a round is the `size` smallest."""
-    clients = setting.num_clients
-    durations = Durations(setting.times, scale=setting.scale, seed=setting.seed)
+    clients = config.num_clients
+    durations = Durations(config.times, scale=config.scale, seed=config.seed)
     following = [durations.of(i).__next__ for i in range(clients)]
     heap = [following[i]() * clients + i for i in range(clients)]
     heapq.heapify(heap)
@@ -120,10 +120,10 @@ def _heap_race(setting: Setting, size: int) -> _Race:
     return race
 
 
-def _array_race(setting: Setting, size: int) -> _Race:
+def _array_race(config: ClockConfig, size: int) -> _Race:
     """The same for fixed times with all arrivals in one array, which pays when many are taken at once."""
-    everyone = np.arange(setting.num_clients)
-    duration = np.minimum(setting.times.draw(everyone, everyone), MAX_TICKS // setting.scale + 1) * setting.scale
+    everyone = np.arange(config.num_clients)
+    duration = np.minimum(config.times.draw(everyone, everyone), MAX_TICKS // config.scale + 1) * config.scale
     arrivals = duration.copy()
     now = 0
 

@@ -19,9 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedtempo.clock.ticks import exact
+from fedtempo.clock.ticks import exact, positive_int
 from fedtempo.errors import InputError
-from fedtempo.schemes.named import whole
 
 Tree = Any
 Init = Callable[[jax.Array], Tree]
@@ -77,7 +76,7 @@ def logistic(features: int, classes: int, *, l2: float = 0.0, features_first: bo
 
     `weights` are [classes, features]; the other way round with `features_first`, as accelerators like it.
     """
-    features, classes = whole(features, "features"), whole(classes, "classes")
+    features, classes = positive_int(features, "features"), positive_int(classes, "classes")
     penalty = float(exact(l2, "l2"))
     if penalty < 0:
         raise InputError(f"l2: {l2} is below zero; give zero or a positive number")

@@ -26,9 +26,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedtempo.clock.ticks import positive_int
 from fedtempo.problems.models.classifiers import Classifier, Tree, classifier, named_key, uniform_init
 from fedtempo.problems.models.precision import check_compute, compute_type, dot, product
-from fedtempo.schemes.named import whole
 
 
 @jax.custom_vjp
@@ -125,8 +125,8 @@ def lstm(
     characters: int, *, embedding: int = 8, hidden: int = 100, layers: int = 2, compute: str = "float32"
 ) -> Classifier:
     """From texts of whole numbers below `characters`, [rows, length], to the character that comes next."""
-    characters, embedding = whole(characters, "characters"), whole(embedding, "embedding")
-    hidden, layers = whole(hidden, "hidden"), whole(layers, "layers")
+    characters, embedding = positive_int(characters, "characters"), positive_int(embedding, "embedding")
+    hidden, layers = positive_int(hidden, "hidden"), positive_int(layers, "layers")
     check_compute(compute)
     widths = [embedding] + [hidden] * (layers - 1)
 

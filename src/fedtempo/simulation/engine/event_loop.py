@@ -83,7 +83,7 @@ def _event(task: Task, state: State, data: Data, runs: Runs, event: Events, batc
         answer, kept = task.answer(data, event.client, gradient, base, kept, hyper, own, key)
         acc = task.server.add(acc, Arrival(answer, weight, own[SHARE], base), hyper)
         model, closed = task.server.close(acc, hyper)
-        version = Sent(model, task.server.letter(closed))
+        version = Sent(model, task.server.broadcast(closed))
         return jax.tree.map(partial(_either, event.closes), closed, acc), version, kept
 
     def of_seed(base: Sent, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree, key: Any) -> tuple[Tree, Sent, Tree]:

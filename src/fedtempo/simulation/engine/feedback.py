@@ -14,9 +14,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.events import Event, Round, Tick
-from fedtempo.clock.generate import packed, world
+from fedtempo.clock.generate import make_server, packed
 from fedtempo.clock.server import Server
 from fedtempo.clock.timeline import Timeline
 from fedtempo.errors import InputError
@@ -25,35 +25,35 @@ Losses = Callable[[], NDArray[Any]]
 """[clients] L_i of the newest model."""
 
 
-def told_rounds(setting: Setting, until: Fraction, losses: Losses) -> Iterator[Timeline]:
+def told_rounds(config: ClockConfig, until: Fraction, losses: Losses) -> Iterator[Timeline]:
     """The rounds that end by `until`, one by one; each must be trained before the next is asked for."""
-    rule = setting.rule
-    if not rule.barrier or set(rule.asks_for) != {"loss"}:
+    rule = config.rule
+    if not rule.synchronous or set(rule.needs) != {"loss"}:
         raise InputError(
-            f"{rule!r} asks for {', '.join(rule.asks_for)} of trained models; only rules that wait for all they have "
+            f"{rule!r} asks for {', '.join(rule.needs)} of trained models; only rules that wait for all they have "
             "sent to (barrier = True) can be told, and of losses alone"
         )
-    last = setting.ticks(until)
-    server, carrier, start = world(setting)
+    last = config.ticks(until)
+    server, transport, start = make_server(config)
     _note(server, losses())
-    carrier.send(server.start(start))
+    transport.send(server.start(start))
     begin = 0
     while True:
-        now, events = carrier.wait(server.deadline)
+        now, events = transport.wait(server.deadline)
         if now < 0 or now > last:
             return
         for event in events:
             if (closing := _coming(server, event, now)) is not None:
-                yield packed(setting, [closing], begin)
+                yield packed(config, [closing], begin)
                 begin = now
                 _note(server, losses())
-            _, jobs = server.tell(event, now)
-            carrier.send(jobs)
+            _, jobs = server.handle(event, now)
+            transport.send(jobs)
 
 
 def _coming(server: Server, event: Event, now: Tick) -> Round | None:
     """The round that an event would end, found out on a copy: whom it would choose next is not looked at."""
-    return deepcopy(server).tell(event, now)[0] if len(server.in_flight) <= 1 else None
+    return deepcopy(server).handle(event, now)[0] if len(server.in_flight) <= 1 else None
 
 
 def _note(server: Server, losses: NDArray[Any]) -> None:

@@ -134,7 +134,7 @@ class Machine(ABC):
     @cached_property
     def version_bytes(self) -> int:
         """Bytes of one version: a model, and what goes to clients with it."""
-        return self._bytes(lambda model: Sent(model, self.task.server.letter(self.task.server.start(model))))
+        return self._bytes(lambda model: Sent(model, self.task.server.broadcast(self.task.server.start(model))))
 
     @cached_property
     def kept_bytes(self) -> int:

@@ -26,11 +26,11 @@ from fedtempo.clock.timeline import Timeline
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE, Value
 from fedtempo.problems.problem import Problem
-from fedtempo.schemes.options import Parts
+from fedtempo.schemes.options import SchemeOptions
 from fedtempo.simulation.engine.feedback import told_rounds
 from fedtempo.simulation.engine.numerics import Precision, cast, kept_as, numerics
 from fedtempo.simulation.engine.program import grid_times
-from fedtempo.simulation.engine.session import Plan, Recorder, Snapshot
+from fedtempo.simulation.engine.session import Recorder, Snapshot, UnitSpec
 from fedtempo.training.batches import Draw, batch_key, compression_key, init_key, job_key, job_rows
 from fedtempo.training.server_rules import Arrival, WeightedSum, server_rule
 from fedtempo.training.solvers import STEPS, Answer, LocalOptax, LocalRule, Sent
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fedtempo.training.compression import Compression
 
 Params = Any
-PLAIN = Parts()
+PLAIN = SchemeOptions()
 
 
 class OracleRound(NamedTuple):
@@ -68,7 +68,7 @@ def oracle(
     local: LocalOptax,
     hyper: Mapping[str, Value],
     *,
-    parts: Parts = PLAIN,
+    parts: SchemeOptions = PLAIN,
     clients: Mapping[str, NDArray[Any]] | None = None,
     seed: int = 0,
     dtype: Precision = "float64",
@@ -125,7 +125,7 @@ class OracleServer:
     """θ^n, and what a method remembers beside it."""
 
     def __init__(
-        self, problem: Problem, hyper: Mapping[str, Value], seed: int, dtype: Precision, parts: Parts = PLAIN
+        self, problem: Problem, hyper: Mapping[str, Value], seed: int, dtype: Precision, parts: SchemeOptions = PLAIN
     ) -> None:
         self.rule = server_rule(parts)
         self._share, self._dtype = problem.importance.values, dtype
@@ -133,7 +133,7 @@ class OracleServer:
         with numerics(dtype):
             theta = cast(problem.init(init_key(seed)), dtype)
             self._acc = None if isinstance(self.rule, WeightedSum) else self.rule.start(theta)
-            self.version = Sent(theta, () if self._acc is None else self.rule.letter(self._acc))
+            self.version = Sent(theta, () if self._acc is None else self.rule.broadcast(self._acc))
 
     def step(self, trained: list[Trained]) -> None:
         """A round's answers make the next version; none leave it as it is."""
@@ -150,7 +150,7 @@ class OracleServer:
                 share = number(self._share[job.client])
                 self._acc = self.rule.add(self._acc, Arrival(job.answer, number(job.weight), share, job.sent), hyper)
             model, self._acc = self.rule.close(self._acc, hyper)
-            self.version = Sent(model, self.rule.letter(self._acc))
+            self.version = Sent(model, self.rule.broadcast(self._acc))
 
     def virtual(self, trained: list[Trained]) -> tuple[Params, ...]:
         """θ^{n,0} … θ^{n,K}."""
@@ -171,7 +171,7 @@ class Client:
         hyper: Mapping[str, Value],
         seed: int,
         dtype: Precision,
-        parts: Parts = PLAIN,
+        parts: SchemeOptions = PLAIN,
         clients: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         own = clients or {}
@@ -252,7 +252,12 @@ def _sum(start: Params, weighted: list[tuple[float, Params]]) -> Params:
 
 
 def reference(
-    plan: Plan, problem: Problem, local: LocalRule, shape: Mapping[str, Value], parts: Parts, dtype: Precision
+    plan: UnitSpec,
+    problem: Problem,
+    local: LocalRule,
+    shape: Mapping[str, Value],
+    parts: SchemeOptions,
+    dtype: Precision,
 ) -> Snapshot:
     """What a unit measures, and its final models, run by run."""
     if not isinstance(local, LocalOptax):
@@ -264,7 +269,7 @@ def reference(
     models = np.empty((plan.points, len(unit.seeds), len(unit.runs)), dtype=object)
     rounds = np.zeros(plan.points, dtype=np.int64)
     updates = np.zeros(plan.points, dtype=np.int64)
-    ticks = [plan.setting.ticks(t) for t in grid_times(plan.until, plan.points, plan.start)]
+    ticks = [plan.config.ticks(t) for t in grid_times(plan.until, plan.points, plan.start)]
     for s, seed in enumerate(unit.seeds):
         with numerics(dtype):
             first = cast(problem.init(init_key(seed)), dtype)
@@ -298,7 +303,7 @@ def reference(
     return recorder.snapshot(final)
 
 
-def _line(plan: Plan, measure: _Plainly, dtype: Precision) -> Timeline | Lines | None:
+def _line(plan: UnitSpec, measure: _Plainly, dtype: Precision) -> Timeline | Lines | None:
     """The rounds of a unit, or how they follow from its models; None if there are none."""
     if plan.asks:
 
@@ -307,10 +312,10 @@ def _line(plan: Plan, measure: _Plainly, dtype: Precision) -> Timeline | Lines |
                 with numerics(dtype):
                     return np.asarray(measure(newest())["client_loss"])
 
-            return told_rounds(plan.setting, plan.until, losses)
+            return told_rounds(plan.config, plan.until, losses)
 
         return told
-    lines = list(stream(plan.setting, until=plan.until))
+    lines = list(stream(plan.config, until=plan.until))
     return Timeline.joined(lines) if lines else None
 
 

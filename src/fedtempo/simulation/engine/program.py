@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import stream
 from fedtempo.clock.timeline import I32, Timeline
 from fedtempo.clock.times import Floats
@@ -39,9 +39,9 @@ FIRST = 2
 class Slots:
     """Slots given out ahead of the run, round by round, and taken back by counting readers."""
 
-    def __init__(self, setting: Setting, readers: I32 | None = None) -> None:
+    def __init__(self, config: ClockConfig, readers: I32 | None = None) -> None:
         """`readers`: how many jobs that count start from each version; None if the rule says so by itself."""
-        self._barrier = setting.rule.barrier
+        self._barrier = config.rule.synchronous
         self._readers = readers
         self.current = FIRST
         """The slot of the newest version."""
@@ -50,7 +50,7 @@ class Slots:
         self._free: list[int] = []
         self._where = {0: FIRST}
         self._versions: dict[int, list[int]] = {FIRST: [0]}
-        self._waiting = {FIRST: self._expected(0, setting.num_clients)}
+        self._waiting = {FIRST: self._expected(0, config.num_clients)}
         self._held: set[int] = set()
 
     def _expected(self, version: int, contributors: int) -> int:
@@ -169,7 +169,7 @@ def grid_times(until: Fraction, points: int, start: Fraction = Fraction(0)) -> l
 
 
 def pieces(
-    setting: Setting,
+    config: ClockConfig,
     weights: Sequence[Weights],
     *,
     until: Fraction,
@@ -183,7 +183,7 @@ def pieces(
     Each measuring point holds a slot until its piece is done. Where the rule chooses by `losses` of the model in a
     slot, pieces end with each round, and a piece must be trained before the next is asked for.
     """
-    return _Cutter(setting, weights, times, capacity, max_marks, losses).run(until)
+    return _Cutter(config, weights, times, capacity, max_marks, losses).run(until)
 
 
 class _Cutter:
@@ -191,19 +191,19 @@ class _Cutter:
 
     def __init__(
         self,
-        setting: Setting,
+        config: ClockConfig,
         weights: Sequence[Weights],
         times: Sequence[Fraction],
         capacity: int,
         max_marks: int,
         losses: Callable[[int], NDArray[Any]] | None,
     ) -> None:
-        self._setting, self._losses = setting, losses
+        self._config, self._losses = config, losses
         self._appliers = [w.applier() for w in weights]
-        self._ticks = [setting.ticks(t) for t in times]
+        self._ticks = [config.ticks(t) for t in times]
         self._capacity = capacity
         self._max_marks = max_marks
-        self._slots = Slots(setting)
+        self._slots = Slots(config)
         self._parts: list[_Events] = []
         self._size = 0
         self._first = 0
@@ -211,17 +211,19 @@ class _Cutter:
         self._point = 0
 
     def run(self, until: Fraction) -> Iterator[Piece]:
-        rule = self._setting.rule
+        rule = self._config.rule
         losses = self._losses
         if losses is not None:
-            lines = told_rounds(self._setting, until, lambda: losses(self._slots.current))
+            lines = told_rounds(self._config, until, lambda: losses(self._slots.current))
         else:
-            lines = stream(self._setting, until=until)
-        told = rule.returns_to_contributors and self._setting.availability is None
-        if not (rule.barrier or told):  # who trains from a version, and comes back, is known from the whole run only
+            lines = stream(self._config, until=until)
+        told = rule.returns_to_contributors and self._config.availability is None
+        if not (
+            rule.synchronous or told
+        ):  # who trains from a version, and comes back, is known from the whole run only
             parts = list(lines)
             bases = [part.base for part in parts] or [np.zeros(0, dtype=np.int32)]
-            self._slots = Slots(self._setting, np.bincount(np.concatenate(bases)).astype(np.int32))
+            self._slots = Slots(self._config, np.bincount(np.concatenate(bases)).astype(np.int32))
             lines = iter(parts)
         rounds = 0
         for line in lines:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.clock.config import Setting
+from fedtempo.clock.config import ClockConfig
 from fedtempo.errors import ResultsConflict
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.measures import Shares
@@ -46,11 +46,11 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Plan:
+class UnitSpec:
     """What a unit needs beside its machine."""
 
     unit: Unit
-    setting: Setting
+    config: ClockConfig
     weights: tuple[Weights, ...]
     """One for each weight rule of the study."""
     hyper: dict[str, NDArray[np.float64]]
@@ -72,16 +72,16 @@ class Plan:
     @property
     def asks(self) -> bool:
         """Whether its rounds follow from the models that it trains."""
-        return bool(self.setting.rule.asks_for)
+        return bool(self.config.rule.needs)
 
     def first_piece(self) -> Piece:
         """How the program begins."""
-        return next(self.pieces(lambda slot: np.zeros(self.setting.num_clients)))
+        return next(self.pieces(lambda slot: np.zeros(self.config.num_clients)))
 
     def pieces(self, losses: Callable[[int], NDArray[Any]]) -> Iterator[Piece]:
         """The program; `losses` are those of the model in a slot, for rules that choose by them."""
         return pieces(
-            self.setting,
+            self.config,
             self.weights,
             until=self.until,
             times=grid_times(self.until, self.points, self.start),
@@ -94,7 +94,7 @@ class Plan:
 class Recorder:
     """The measures of a unit, point by point, and which of its runs have diverged."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: UnitSpec) -> None:
         self.plan = plan
         self.points_done = 0
         self.table: dict[str, NDArray[Any]] = {
@@ -156,7 +156,7 @@ class Recorder:
 class Session:
     """A unit in execution. To be used inside `numerics(dtype)`, by one thread."""
 
-    def __init__(self, plan: Plan, machine: Machine, snapshot: Snapshot | None = None) -> None:
+    def __init__(self, plan: UnitSpec, machine: Machine, snapshot: Snapshot | None = None) -> None:
         self.plan, self.machine = plan, machine
         unit = plan.unit
         self.runs = machine.runs(unit.seeds, [rule for rule, _ in unit.runs], plan.hyper, plan.clients)

@@ -135,7 +135,7 @@ class Task:
         places = jnp.array([MAKING, FIRST])
         over = partial(_over_seeds_and_runs, params)
         acc = over(self.server.start)
-        first = Sent(params, over(lambda model: self.server.letter(self.server.start(model))))
+        first = Sent(params, over(lambda model: self.server.broadcast(self.server.start(model))))
         slots = jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype).at[places].set(x), first)
         clients = jax.tree.map(lambda x: jnp.repeat(x[None], num_clients, axis=0), over(self.work.start))
         return State(slots, acc, clients)

@@ -178,7 +178,7 @@ def _wave_in_order(task: Task, state: State, data: Data, runs: Runs, wave: _Lane
         def of_run(acc: Tree, answer: Answer, sent: Sent, weight: jax.Array, hyper: Any) -> tuple[Tree, Tree, Sent]:
             added = task.server.add(acc, Arrival(answer, weight, share, sent), hyper)
             model, closed = task.server.close(added, hyper)
-            return added, closed, Sent(model, task.server.letter(closed))
+            return added, closed, Sent(model, task.server.broadcast(closed))
 
         over_runs = jax.vmap(of_run, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
         over_seeds = jax.vmap(over_runs, in_axes=(0, 0, 0, None, None))
