@@ -28,7 +28,7 @@ from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.flower.estimates import Clients, Estimates
 from fedtempo.weighting.long_run import LongRun, Participation
-from fedtempo.weighting.weights import WeightRule
+from fedtempo.weighting.weight_rules import WeightRule
 
 log = logging.getLogger("flwr")
 

@@ -22,7 +22,7 @@ from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND, Clock
 from fedtempo.schemes.named import Scheme
 from fedtempo.weighting.long_run import LongRun
-from fedtempo.weighting.weights import WeightRule
+from fedtempo.weighting.weight_rules import WeightRule
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 _Function = TypeVar("_Function")

@@ -41,7 +41,7 @@ from fedtempo.flower.settings import (
 from fedtempo.flower.training import Training
 from fedtempo.schemes import named as schemes
 from fedtempo.schemes.named import Scheme
-from fedtempo.weighting.weights import WeightRule, weight_rule
+from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 
 if TYPE_CHECKING:
     from fedtempo.training.server_rules import MixModels, ServerOptimizer
