@@ -11,8 +11,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from fedtempo.errors import InputError
-from fedtempo.problems import Dirichlet, NaturalKey, Problem, classification_problem, logistic, named
-from fedtempo.problems import classification as digits
+from fedtempo.problems import Dirichlet, NaturalKey, Problem, classification_problem, digits, logistic, named
 from fedtempo.problems.classification import held_out
 
 rng = np.random.Generator(np.random.Philox(5))

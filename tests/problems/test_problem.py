@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from fedtempo.clock.importance import Importance
 from fedtempo.errors import InputError
-from fedtempo.problems import Problem, named
-from fedtempo.problems import classification as digits
+from fedtempo.problems import Problem, digits, named
 
 cases = settings(derandomize=True, deadline=None, max_examples=40)
 sizes_of_clients = st.lists(st.integers(min_value=1, max_value=9), min_size=1, max_size=6)

@@ -18,7 +18,7 @@ from fedtempo.errors import InputError
 from fedtempo.problems.classification import digits
 from fedtempo.problems.images import cifar10, mnist
 from fedtempo.problems.problem import Problem
-from fedtempo.problems.quadratics import quadratics
+from fedtempo.problems.quadratic import quadratics
 from fedtempo.problems.roles import shakespeare
 
 _KNOWN: dict[str, Callable[..., Problem]] = {

@@ -20,7 +20,7 @@ from fedtempo.clock.ticks import Exact, exact
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
-from fedtempo.problems.quadratics import Quadratics
+from fedtempo.problems.quadratic import Quadratics
 from fedtempo.theory.recursion import (
     Coordinates,
     Job,

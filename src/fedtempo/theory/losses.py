@@ -34,7 +34,7 @@ from scipy.special import logsumexp
 from fedtempo.clock.times import Floats, Ints
 from fedtempo.errors import InputError
 from fedtempo.problems.problem import Problem
-from fedtempo.problems.quadratics import Quadratics
+from fedtempo.problems.quadratic import Quadratics
 from fedtempo.simulation.engine.numerics import cast, numerics
 from fedtempo.training.batches import init_key
 

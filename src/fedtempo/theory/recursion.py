@@ -33,7 +33,7 @@ from fedtempo.clock.importance import Importance
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
-from fedtempo.problems.quadratics import Quadratics
+from fedtempo.problems.quadratic import Quadratics
 from fedtempo.weighting.weights import Weights
 
 

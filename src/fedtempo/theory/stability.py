@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import FedtempoError, InputError
-from fedtempo.problems.quadratics import Quadratics
+from fedtempo.problems.quadratic import Quadratics
 from fedtempo.schemes.named import Scheme
 from fedtempo.theory.forecasting import Affine, coordinates_of, placed, plain_sgd
 from fedtempo.theory.recursion import Coordinates, Job, Moments, Schedule, advance, job, pull_of, starting

@@ -54,7 +54,7 @@ def sealed(train_x: Bytes, train_y: Bytes, test_x: Bytes, test_y: Bytes) -> Imag
     return images
 
 
-SIDE = 28
+MNIST_SIDE = 28
 LIMIT = 64 * 2**20
 
 
@@ -64,7 +64,7 @@ def load_mnist(data_dir: Folder = None) -> Images:
     arrays = []
     for images, labels in ((train_images, train_labels), (test_images, test_labels)):
         with reading(images, "mnist", data_dir):
-            x = _idx(read(images, LIMIT), (SIDE, SIDE))
+            x = _idx(read(images, LIMIT), (MNIST_SIDE, MNIST_SIDE))
         with reading(labels, "mnist", data_dir):
             y = checked_labels(_idx(read(labels, LIMIT), ()))
             if len(x) != len(y):
@@ -91,9 +91,8 @@ def _idx(data: bytes, item: tuple[int, ...]) -> Bytes:
     return np.frombuffer(data, np.uint8, offset=header.size).reshape(rows, *item)
 
 
-SIDE, CHANNELS = 32, 3
-RECORD = 1 + CHANNELS * SIDE * SIDE
-LIMIT = 64 * 2**20
+CIFAR_SIDE, CHANNELS = 32, 3
+RECORD = 1 + CHANNELS * CIFAR_SIDE * CIFAR_SIDE
 """Of a file of records; the official ones have 29.3 MiB."""
 ARCHIVE_LIMIT = 256 * 2**20
 
@@ -129,5 +128,5 @@ def _records(data: bytes, where: str = "") -> _Batch:
     if rest or not rows:
         raise Damage(f"{where}{len(data)} bytes are not a whole number of records of {RECORD} bytes")
     records = np.frombuffer(data, np.uint8).reshape(rows, RECORD)
-    planes = records[:, 1:].reshape(rows, CHANNELS, SIDE, SIDE)
+    planes = records[:, 1:].reshape(rows, CHANNELS, CIFAR_SIDE, CIFAR_SIDE)
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), checked_labels(records[:, 0].copy(), where)

@@ -28,14 +28,16 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedtempo.problems.data.catalogue import Folder, needed
 from fedtempo.problems.data.reading import Damage, read, reading
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 _SPACES = re.compile("  +")
 
@@ -155,6 +157,8 @@ def tff_roles(data: bytes) -> Roles:
         raise Damage("it is not an SQLite database")
     content = bytearray(data)
     content[_JOURNAL] = b"\1\1"
+    import sqlite3  # loaded by those who read this release
+
     try:
         with closing(sqlite3.connect(":memory:")) as database:
             database.deserialize(bytes(content))
@@ -163,7 +167,7 @@ def tff_roles(data: bytes) -> Roles:
         raise Damage(f"its database is damaged or another one ({error})") from None
 
 
-def _roles(database: sqlite3.Connection) -> Roles:
+def _roles(database: Connection) -> Roles:
     database.execute("PRAGMA query_only = ON")
     database.execute("PRAGMA trusted_schema = OFF")
     [(verdict,)] = database.execute("PRAGMA quick_check(1)")
