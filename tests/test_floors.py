@@ -47,7 +47,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
             else:
                 yield node.module.split(".", 1)[1]
         elif isinstance(node, ast.Import):
-            yield from (a.name.partition(".")[2] for a in node.names if a.name.split(".")[0] == "fedtempo")
+            yield from (a.name.partition(".")[2] for a in node.names if a.name.startswith("fedtempo."))
 
 
 def modules() -> list[Path]:
