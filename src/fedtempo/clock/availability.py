@@ -1,21 +1,13 @@
-"""When clients are away: given stretches of time, once or again and again.
-
-    client i is away at t if  begin ≤ t < end  for one of its (begin, end);  end None: it never comes back
-    with a period P:  if  begin ≤ t mod P < end
-
-A client that is away from 0 on joins at the end of that absence.
-
-Clients that come and go, and jobs that fail.
+"""Clients that come and go, and jobs that fail: ``times.available(…)`` gives client times that know of it.
 
     failure   each job fails with probability f_i, when it would have come in; the client is still there
     on, off   a client is there for an exponential time with mean a_i, then away for one with mean b_i, and so on; at 0
               it is there with probability a_i/(a_i + b_i), as if that had always gone on
-    absences  given ones, once or with a period (absences.py)
+    absences  client i is away at t if begin ≤ t < end for one of its (begin, end); end None: it never comes back;
+              with a period P: if begin ≤ t mod P < end
 
 f_i is `failure`, a_i `on`, b_i `off`. A client that leaves loses its running job; the number of a lost job is not used
-again.
-
-Client times that know when their clients are there: ``times.available(…)`` makes them.
+again. A client that is away from 0 on joins at the end of that absence.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a run of the clock has shown so far: contributions by client over consecutive parts of the run, and delays.
-
-Parts are of equal numbers of rounds; where absences repeat, of whole periods, so that no time of day counts for more.
-
-The limit cycle: under times that repeat, a deterministic rule repeats too, after a transient.
+"""The limit cycle: under times that repeat, a deterministic rule repeats too, after a transient.
 
 The state before round n is, for each client, the age of its job (t^n − t^{ρ_i}), the lag of its version (n − ρ_i) and
 its place in the repeating list of times; two equal states are followed by equal rounds. States are compared through a
 hash that is linear in them, so that only contributors change it; a repetition that it finds is then checked exactly.
+
+Where none is found, the run that was looked at is kept as a tally: contributions by client over consecutive parts of
+equal numbers of rounds, from which shares are estimated. Where absences repeat, parts are whole periods, so that no
+time of day counts for more.
 """
 
 from __future__ import annotations

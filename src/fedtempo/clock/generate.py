@@ -1,4 +1,4 @@
-"""From a setting to a timeline: `timeline` materialises, `timeline_chunks` streams.
+"""From a clock's config to a timeline: `full_timeline` materialises, `stream` gives it in chunks.
 
 The law is the waiting rule, asked event by event; a rule's own `chunks` must give the same rounds.
 """

@@ -1,6 +1,6 @@
-"""Carriers bring jobs to clients and their answers back; `rounds` joins a server and a carrier into training.
+"""A transport brings jobs to clients and their answers back; `step` joins a server and a transport: one step of a clock.
 
-timeline = rounds + VirtualTransport;    a deployment = the same rounds + a carrier on the wall clock
+a timeline = steps with a VirtualTransport;    a deployment = the same steps with a transport on the wall clock
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the theory says of schemes, on clients and on a problem, and as a JSON document.
-
-The theory of schemes worked out for ``fedtempo theory``: quantities, and bounds on a problem.
-"""
+"""What the theory says of schemes, on clients and on a problem: worked out for ``fedtempo theory``, and as JSON."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""N, the rounds in time T (table 2): FedAvg ⌊T/τ_M⌋, asynchronous Σ ⌊T/τ_i⌋, FedFix ⌊T/Δt⌋, else T × rounds a unit.
-
-q_i(n) = E[ω_i(n)], the expected weight of client i in round n (section 2.5), and what follows from it.
+"""q_i(n) = E[ω_i(n)], the expected weight of client i in round n (section 2.5), and what follows from it.
 
     q_i = (1/N) Σ_n q_i(n),   q(n) = Σ_i q_i(n),   q̃_i(n) = q_i(n)/q(n),   q̃_i = q_i/Σ_j q_j,   ρ = max(1, max_n q(n))
 
 q_i(n) is `weights`, q_i `expected_weight`, q(n) `total`, q̃_i(n) `normalised`, q̃_i `normalised_run`, ρ
 `max_total_weight`. Rounds of one kind share a row; `rounds` says how many of the N there are. What happened is in a
 timeline (`expected_from_timeline`), what is to be expected in the scheme's stationary law (`expected_from_scheme`).
+N, the rounds in time T (table 2), is FedAvg ⌊T/τ_M⌋, asynchronous Σ ⌊T/τ_i⌋, FedFix ⌊T/Δt⌋, else T × rounds a unit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Any loss, through JAX: Σ_r w_r ℓ(θ; row r) with one weight a row gives every weighted sum of clients' losses.
 
-Curvatures are those that `probes.py` meets at a few points.
-
 How curved a loss of unknown form is, as far as a few points and a few rows can tell.
 
 Largest and smallest curvatures by power iteration on Hessian-vector products, at the start and at points around it:

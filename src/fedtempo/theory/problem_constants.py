@@ -1,10 +1,12 @@
-"""argmin_θ Σ_i w_i L_i(θ): θ* with w = p, θ_i* with one client, θ̄^n with q_i(n), θ̄ with q_i (section 2.5).
+"""What the bounds of section 3 ask of a problem: its optima, and its constants with the rows it took to find them.
+
+    argmin_θ Σ_i w_i L_i(θ):  θ* with w = p, θ_i* with one client, θ̄^n with q_i(n), θ̄ with q_i (section 2.5).
 
 Quadratics have it in closed form. Else Newton's method with backtracking, in 64 bits, until the gradient is as small as
 rounding lets it be and the Newton step is small too: a loss such as e^{−t}, whose gradient vanishes at infinity, keeps
 steps of length 1 and is found to have no minimiser. Large models go through SciPy's Newton-CG with the same checks.
 
-The constants of a problem that the bounds of section 3 ask for, each with the rows it took to find.
+The constants:
 
     L     smoothness of every mini-batch loss L_i(·, ξ), not of L_i alone
     μ     convexity of every L_i

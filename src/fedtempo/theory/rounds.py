@@ -1,4 +1,4 @@
-"""The paper's clients are always there: what follows from that refuses clients that come, go or fail.
+"""Rounds as the theory sees them: of one kind, in windows, and with clients that are still busy when they start.
 
 Rounds of one kind: the same clients with the same weights; and W, the window that a timeline satisfies.
 
@@ -10,7 +10,8 @@ T_i^n, the time that client i still needs when round n starts (section 2.2): S_n
 
     T_i^n = max(0, t^ρ + T_i(job) − t^n)    for the job that is out in round n, which started from version ρ at t^ρ
 
-∞ where client i has no job out in round n (it was not sampled), NaN where the timeline cannot tell.
+∞ where client i has no job out in round n (it was not sampled), NaN where the timeline cannot tell. The paper's clients
+are always there: what follows from that refuses clients that come, go or fail.
 """
 
 from __future__ import annotations

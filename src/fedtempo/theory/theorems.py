@@ -1,10 +1,4 @@
-"""η_l, K, B and η_g as single numbers: what the theory needs to know of the local work and of the server.
-
-Corollary 2: which W = O(N^a), τ = O(N^b) and η_l ∝ N^−c let the bound of Theorem 3 go to 0, and how fast.
-
-terms:  1/(η_l N) = N^(c−1)    η_l = N^−c    η_l² τ² = N^(2(b−c))    η_l W = N^(a−c)    fall if max(a, b) < c < 1
-
-Theorems 1, 2 and 3 with every constant written out, as printed and as they hold (section 3, appendices A and B).
+"""Theorems 1, 2 and 3 with every constant written out, as printed and as they hold (section 3, appendices A and B).
 
 Theorem 1, with η̃ = η_g η_l, e = η̃ + 16ρLη̃²K²τ², D = 6η_l²(K−1)²L² and Z̄ its left-hand side:
 
@@ -40,6 +34,10 @@ Theorem 2 loses a factor 2 between Lemma 7 and its use, and has a 1/q(n) too man
 
 Theorem 3 has ε_W = ½ q ρ η̃ K (W−1) B² with q = Σ q_i: in a window (1/W) Σ_{n,m} q_i(m) [L_i(θ^{n,k}) − L_i(θ^{m,k})] is
 at most (1/W) Σ_{n,m} q_i(m) · B · |n−m|Kη̃ρB, and Σ_n |n−m| ≤ W(W−1)/2.
+
+Corollary 2: which W = O(N^a), τ = O(N^b) and η_l ∝ N^−c let the bound of Theorem 3 go to 0, and how fast.
+
+    1/(η_l N) = N^(c−1)    η_l = N^−c    η_l² τ² = N^(2(b−c))    η_l W = N^(a−c)    fall if max(a, b) < c < 1
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Weights for clients that take unequal numbers of local steps K_i: each contribution counts by the step.
+"""Weight rules of other methods: by local steps (FedNova), and by the participation seen so far (FedAU).
+
+Weights for clients that take unequal numbers of local steps K_i: each contribution counts by the step.
 
     d_i · K̃/K_i,    K̃ = Σ_j p_j K_j
 

@@ -1,18 +1,14 @@
-"""s(n − ρ_i(n)), what a stale update is worth in other systems: baselines, since they bias training.
-
-    polynomial (1 + x)^−a;    hinge 1 up to b, then 1/(a(x − b) + 1);    constant c;    cut-off 1 up to b, then 0
-
-The first three are those of FedAsync (Xie, Koyejo, Gupta, "Asynchronous Federated Optimization", 2019); FedBuff uses
-the first, with a = 1/2. The last drops updates that are too stale, as many servers do.
-
-How d_i, the weight of a client's contribution, follows from importance and participation (section 2.3).
+"""How d_i, the weight of a client's contribution, follows from importance and participation (section 2.3).
 
     time-based       d_i = p_i / participation_i                so that q_i = p_i
     identical        d_i = c                                    c such that Σ q_i = 1
     importance       d_i = c·p_i                                c such that Σ q_i = 1
-    with a discount  ω_i(n) = d_i · s(n − ρ_i(n))               discounts.py
+    with a discount  ω_i(n) = d_i · s(n − ρ_i(n))               what a stale update is worth in other systems; biased
 
 A rule whose weights change with what has happened gives a tracker, which is shown the rounds one part after another.
+Discounts s(x) are polynomial (1 + x)^−a, hinge (1 up to b, then 1/(a(x − b) + 1)), constant c, and cut-off (1 up to b,
+then 0). The first three are those of FedAsync (Xie, Koyejo, Gupta, "Asynchronous Federated Optimization", 2019); FedBuff
+uses the first, with a = 1/2. The last drops updates that are too stale, as many servers do.
 """
 
 from __future__ import annotations
