@@ -1,6 +1,6 @@
-"""A transport brings jobs to clients and their answers back; `step` joins a server and a transport: one step of a clock.
+"""A transport brings jobs to clients and their answers back; `step` joins it with a server: one step of a clock.
 
-a timeline = steps with a VirtualTransport;    a deployment = the same steps with a transport on the wall clock
+A timeline is such steps with a VirtualTransport, a deployment the same steps with a transport on the wall clock.
 """
 
 from __future__ import annotations

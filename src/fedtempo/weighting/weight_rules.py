@@ -7,8 +7,8 @@
 
 A rule whose weights change with what has happened gives a tracker, which is shown the rounds one part after another.
 Discounts s(x) are polynomial (1 + x)^−a, hinge (1 up to b, then 1/(a(x − b) + 1)), constant c, and cut-off (1 up to b,
-then 0). The first three are those of FedAsync (Xie, Koyejo, Gupta, "Asynchronous Federated Optimization", 2019); FedBuff
-uses the first, with a = 1/2. The last drops updates that are too stale, as many servers do.
+then 0). The first three are those of FedAsync (Xie, Koyejo, Gupta, "Asynchronous Federated Optimization", 2019);
+FedBuff uses the first, with a = 1/2. The last drops updates that are too stale, as many servers do.
 """
 
 from __future__ import annotations
