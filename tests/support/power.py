@@ -185,7 +185,7 @@ def _lost(synced: bytes, now: bytes) -> bytes:
 
 
 def _torn(synced: bytes, now: bytes) -> bytes:
-    start = len(os.path.commonprefix([synced, now]))
+    start = len(synced) if now.startswith(synced) else 0
     return now[: start + (len(now) - start + 1) // 2]
 
 
@@ -220,7 +220,7 @@ def survives_power_cuts(folder: Path, steps: list[Callable[[Path], object]], rea
         root.mkdir()
         cut = PowerCutDisk(root, at=moment)
         done = 0
-        with using(cut), pytest.raises(PowerCut):
+        with using(cut), pytest.raises(PowerCut):  # noqa: PT012 - what had returned before is counted
             for step in steps:
                 step(root)
                 done += 1
