@@ -8,6 +8,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fedtempo import compat
+
+compat.install()
+
 __version__ = "0.6.0"
 
 _HOME = {
@@ -184,6 +188,9 @@ def __getattr__(name: str) -> object:
         return import_module(f"fedtempo.{_MODULES[name]}")
     if name in _HOME:
         return getattr(import_module(f"fedtempo.{_HOME[name]}"), name)
+    if name == "rivals":
+        compat.warn("fedtempo.rivals", "fedtempo.published")
+        return import_module("fedtempo.schemes.published")
     raise AttributeError(f"module 'fedtempo' has no attribute {name!r}")
 
 

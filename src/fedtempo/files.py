@@ -1,43 +1,156 @@
-"""Writing a file whole or not at all."""
+"""Files that survive a crash and a power cut: written whole or not at all, and on the disk when the call returns.
+
+    write_whole   a temporary file in the same folder, fsync, rename, fsync of the folder
+    append        at the end that the caller has counted, fsync; what lay beyond that end is cut off
+    make_folder   with its parents, each entered in a folder that is synced
+
+Until the rename is on the disk the old file is there, afterwards the new one, never a mixture: a file system may write
+a rename before the data that it names, so the data go first. Whatever touches the disk goes through `disk`, the one
+place where tests cut the power, fill the disk or take the right to write away.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from fedtempo.errors import InputError
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+"""What some network file systems say when a folder is to be synced: done without."""
 
-def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Let `write` fill a temporary file beside `path`, and put it in place when it is complete."""
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist; create it first")
+
+class Disk:
+    """What is done to files, one method for each thing at which the machine can fail."""
+
+    def open(self, path: Path, mode: str) -> BinaryIO:
+        """An open file; modes `xb`, `ab` and `r+b`."""
+        return cast(BinaryIO, path.open(mode))
+
+    def sync(self, file: BinaryIO) -> None:
+        """Return when what was written to the file is on the disk."""
+        file.flush()
+        os.fsync(file.fileno())
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Give a file another name, in place of what has it."""
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
+    def make_folder(self, path: Path) -> None:
+        """Make one folder, if it is not there."""
+        path.mkdir(exist_ok=True)
+
+    def sync_folder(self, path: Path) -> None:
+        """Return when the names in a folder are on the disk."""
+        if os.name == "nt":  # folders cannot be opened there, and a rename is written through
+            return
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            if error.errno not in _NOT_FOR_FOLDERS:
+                raise
+        finally:
+            os.close(handle)
+
+
+disk = Disk()
+"""The disk in use; tests put another in its place."""
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """What the file system refuses becomes one sentence: what happened, what is still there, what to change."""
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        yield
     except OSError as error:
-        raise InputError(f"{path}: cannot write there ({error.strerror}); choose another place") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except OSError as error:
-        os.unlink(name)
-        raise InputError(f"{path}: cannot write it ({error.strerror}); choose another place") from None
-    except BaseException:
-        os.unlink(name)
-        raise
+        raise InputError(
+            f"{path}: cannot write it ({error.strerror or error}); what is saved there is still whole; {_cure(error)}"
+        ) from None
+
+
+def _cure(error: OSError) -> str:
+    if error.errno in _NO_ROOM:
+        return "make room on that disk, or choose another place"
+    if error.errno in _NO_RIGHT:
+        return "give yourself the right to write there, or choose another place"
+    return "check that disk, or choose another place"
+
+
+def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> None:
+    """Let `fill` write a temporary file beside `path`, and put it in place when all of it is on the disk."""
+    half = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with storage_errors(path):
+        if not path.parent.is_dir():
+            raise InputError(f"{path}: the folder {path.parent} does not exist; create it first")
+        try:
+            with disk.open(half, "xb") as file:
+                fill(file)
+                disk.sync(file)
+            disk.replace(half, path)
+        except BaseException:
+            with suppress(OSError):
+                disk.remove(half)
+            raise
+        disk.sync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text, whole or not at all."""
+    write_whole(path, lambda file: file.write(text.encode()))
 
-    def write(file: BinaryIO) -> None:
-        file.write(text.encode())
 
-    write_whole(path, write)
+def put_in_place(part: Path, target: Path) -> None:
+    """Give a finished file its name, once it is on the disk; an OSError is left to the caller."""
+    with disk.open(part, "r+b") as file:
+        disk.sync(file)
+    disk.replace(part, target)
+    disk.sync_folder(target.parent)
+
+
+def append(path: Path, end: int, content: bytes) -> int:
+    """Write at byte `end` of a file that is there, and cut off what lay beyond; the new end, when it is on the disk.
+
+    An earlier call that failed half-way has left no trace: the caller's `end` has not moved.
+    """
+    with storage_errors(path), disk.open(path, "r+b") as file:
+        file.truncate(end)
+        file.seek(end)
+        file.write(content)
+        disk.sync(file)
+    return end + len(content)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, so that a power cut does not take them away again."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_folder(path.parent)
+    disk.make_folder(path)
+    disk.sync_folder(path.parent)
+
+
+def remove(*paths: Path) -> None:
+    """Remove files, and let no power cut bring them back."""
+    for path in paths:
+        disk.remove(path)
+    for folder in {path.parent for path in paths}:
+        disk.sync_folder(folder)
+
+
+def remove_unfinished(folder: Path, name: str = "") -> None:
+    """Remove what a process that was killed in `write_whole` has left: of one file, or of all in a folder."""
+    for half in folder.glob(f".{name}.*" if name else ".*"):
+        disk.remove(half)

@@ -144,7 +144,7 @@ class _Watched(WaitingRule):
                     "return Close(take) alone, or set returns_to_contributors = False"
                 )
         if self.synchronous and isinstance(action, Close) and (view.in_flight or len(action.take) < len(view.arrived)):
-            raise UnlawfulRule(f"{self.rule!r} ends a round before all jobs are in and taken; set barrier = False")
+            raise UnlawfulRule(f"{self.rule!r} ends a round before all jobs are in and taken; set synchronous = False")
         if self.constant_phase and self.rule.phase(following) != 0:
             raise UnlawfulRule(f"{self.rule!r}: its phase is {self.rule.phase(following)}; set constant_phase = False")
         due = self.rule.deadline(following, view)

@@ -308,7 +308,7 @@ class Breaks:
         (Breaks.DeadlineIsAFloat(), "whole number of ticks"),
         (Breaks.IgnoresFaults(), "fail, leave and join"),
         (Breaks.ForgetsTheFailed(), "without a job for good"),
-        (Breaks.NoBarrier(), "set barrier = False"),
+        (Breaks.NoBarrier(), "set synchronous = False"),
         (Breaks.PhaseThatChanges(), "set constant_phase = False"),
         (Breaks.OtherChunks(), "other rounds than decide"),
         (Breaks.WrongPhase(), "phase"),

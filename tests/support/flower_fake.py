@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -20,6 +19,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MessageType, Metadata, 
 from flwr.serverapp import Grid
 
 import fedtempo as ft
+from fedtempo import files
 from fedtempo.clock.transport import Durations
 from fedtempo.simulation.engine.oracle import Client
 from fedtempo.training.batches import init_key
@@ -202,8 +202,11 @@ class Crashes:
 
     def __init__(self, monkeypatch) -> None:
         self.count, self.at = 0, None
-        monkeypatch.setattr(os, "fsync", self._before(lambda handle: None))  # a kill is not a power cut
-        monkeypatch.setattr(os, "replace", self._before(os.replace))
+        disk = files.Disk()
+        monkeypatch.setattr(disk, "sync", self._before(lambda file: file.flush()))  # a kill is not a power cut
+        monkeypatch.setattr(disk, "sync_folder", self._before(lambda path: None))
+        monkeypatch.setattr(disk, "replace", self._before(disk.replace))
+        monkeypatch.setattr(files, "disk", disk)
         for name in ("push_messages", "pull_messages", "get_nodes"):
             monkeypatch.setattr(FakeGrid, name, self._before(getattr(FakeGrid, name)))
 

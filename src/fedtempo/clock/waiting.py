@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from fedtempo import compat
 from fedtempo.clock.events import Action, Event, Failed, Joined, Send, Tick, View
 from fedtempo.errors import InputError
 
@@ -45,6 +46,7 @@ class WaitingRule(ABC):
     """What ends a round, and who gets the new model. Subclass this class itself: the rules made from it are final."""
 
     def __init_subclass__(cls) -> None:
+        compat.renamed(cls, asks_for="needs", barrier="synchronous")
         for base in cls.__bases__:
             if issubclass(base, WaitingRule) and base is not WaitingRule and not inspect.isabstract(base):
                 raise TypeError(

@@ -9,6 +9,7 @@ try:
 except ImportError as error:
     raise ImportError("fedtempo.flower needs Flower: pip install 'fedtempo[flower]'") from error
 
+from fedtempo import compat
 from fedtempo.flower.clock import Clock, TransportCosts, WallClock
 from fedtempo.flower.compressing import compressing
 from fedtempo.flower.faults import Fault
@@ -34,3 +35,10 @@ __all__ = [
     "recorded",
     "replay",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "CarrierCosts":
+        compat.warn("fedtempo.flower.CarrierCosts", "fedtempo.flower.TransportCosts")
+        return TransportCosts
+    raise AttributeError(f"module 'fedtempo.flower' has no attribute {name!r}")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from fedtempo import compat
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.clock.trace import TraceTimes
@@ -85,6 +86,11 @@ class Record:
     """[updates] bytes of its arrays as Flower carried them; 0 where an older version did not count them."""
     faults: tuple[Fault, ...]
     """What went wrong, in order."""
+
+    def retold(self) -> Timeline:
+        """The old name of `replay_events`."""
+        compat.warn("Record.retold", "Record.replay_events")
+        return self.replay_events()
 
     def replay_events(self) -> Timeline:
         """The rounds that the waiting rule makes when it is told again what it was told."""

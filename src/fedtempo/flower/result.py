@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.serverapp import strategy
 
+from fedtempo import compat
 from fedtempo.flower.clock import TransportCosts, seconds
 from fedtempo.flower.faults import Fault
 
@@ -90,6 +91,12 @@ class Result(strategy.Result):
     """Why training ended."""
     journal: Journal | None = None
     """All that was written down, from which `recorded` makes a record."""
+
+    @property
+    def carrier(self) -> TransportCosts:
+        """The old name of `transport`."""
+        compat.warn("Result.carrier", "Result.transport")
+        return self.transport
 
     def __repr__(self) -> str:
         return f"{super().__repr__()}\n{self.summary()}"

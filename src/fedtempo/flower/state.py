@@ -1,4 +1,4 @@
-"""The folder of a run, from which it can go on after a crash at any moment. Plain JSON and NPZ, no pickle.
+"""The folder of a run, from which it goes on after a crash or a power cut at any moment. Plain JSON and NPZ, no pickle.
 
     state.npz       the model, the version, the rule's state, what the server rule remembers, estimates, who is who,
                     written whole after a round
@@ -7,15 +7,13 @@
 A line is on the disk before the state that counts it, so that the state never promises more than there is. Who writes
 holds a lock on the journal, which the system takes back when the process ends, however it ends.
 
-When and what a training saves, and how it takes up what an earlier one has saved.
-
-Saved is what a round has made, before its jobs are sent: what is out or waits is sent again after a crash.
+`Saver` says when and what a training saves: what a round has made, before its jobs are sent. What is out or waits is
+sent again after a crash.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,8 +23,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtempo import files
 from fedtempo.errors import DataMissing, InputError, ResultsConflict
-from fedtempo.files import write_whole
 from fedtempo.flower.arrays import Arrays
 from fedtempo.flower.client_registry import ClientRegistry
 from fedtempo.flower.estimates import Estimates
@@ -70,19 +68,19 @@ class RunFolder:
         """Make the folder ready for a run of its own, and write there until `release`."""
         self._refuse_a_run()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._hold(self._journal.open("ab"))
+            files.make_folder(self.path)
+            self._hold(files.disk.open(self._journal, "ab"))
             self._refuse_a_run()  # there may have been one until now
-            for half in self.path.glob(".state.npz.*"):
-                half.unlink(missing_ok=True)
-            os.truncate(self._journal, 0)
-        except OSError as error:
+            files.remove_unfinished(self.path, self._state.name)
+            files.disk.sync_folder(self.path)  # the journal has its name before a state counts its lines
+        except BaseException as error:
             self.release()
-            raise InputError(f"checkpoint: {self.path} cannot be made ({error.strerror}); choose another") from None
+            if isinstance(error, OSError):
+                raise InputError(f"checkpoint: {self.path} cannot be made ({error.strerror}); choose another") from None
+            raise
 
     def _refuse_a_run(self) -> None:
         if self.holds_a_run():
-            self.release()
             raise ResultsConflict(
                 f"checkpoint: {self.path} holds a run; pass resume=True to go on with it, or choose another folder"
             )
@@ -113,10 +111,7 @@ class RunFolder:
     ) -> None:
         """Save the lines, and then the state that counts them; all of it is on the disk when this returns."""
         if lines:
-            with self._journal.open("ab") as file:
-                file.write("".join(f"{line}\n" for line in lines).encode())
-                _to_disk(file)
-                self._written = file.tell()
+            self._written = files.append(self._journal, self._written, "".join(f"{line}\n" for line in lines).encode())
         ruled = "server" in state["about"]["scheme"]
         document = {"format": FORMAT if ruled else _SUM, "journal": self._written, "arrays": list(arrays), **state}
         named: dict[str, Any] = {f"array{place}": array for place, array in enumerate(arrays.values())}
@@ -124,17 +119,7 @@ class RunFolder:
             document["memory"] = len(memory)
             named |= {f"memory{place}": part for place, part in enumerate(memory)}
         text = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
-
-        def fill(file: BinaryIO) -> None:
-            np.savez(file, allow_pickle=False, document=text, **named)
-            _to_disk(file)
-
-        write_whole(self._state, fill)
-        handle = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        files.write_whole(self._state, lambda file: np.savez(file, allow_pickle=False, document=text, **named))
 
     def read(self) -> tuple[dict[str, Any], Arrays, list[str]]:
         """The state, the model and the lines of the last round that was saved; `memory` of the state has arrays."""
@@ -172,26 +157,20 @@ class RunFolder:
     def resume(self) -> tuple[dict[str, Any], Arrays, list[str]]:
         """As `read`; what was written after the last complete round is cut off, and writing goes on until `release`."""
         try:
-            self._hold(self._journal.open("r+b"))
+            self._hold(files.disk.open(self._journal, "r+b"))
         except FileNotFoundError:
             pass  # `read` says it in words
         except OSError as error:
             raise InputError(f"{self._journal}: cannot be written ({error.strerror}); choose another folder") from None
         try:
             state, arrays, lines = self.read()
+            with files.storage_errors(self._state):
+                files.remove_unfinished(self.path, self._state.name)
+            self._written = files.append(self._journal, int(state["journal"]), b"")
         except BaseException:
             self.release()
             raise
-        for half in self.path.glob(".state.npz.*"):
-            half.unlink(missing_ok=True)
-        self._written = int(state["journal"])
-        os.truncate(self._journal, self._written)
         return state, arrays, lines
-
-
-def _to_disk(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:

@@ -1,1 +1,5 @@
-"""Which scheme, wait and learning rate: a short pilot, a quadratic model of what it saw, and a choice."""
+"""Which scheme and wait: `compare` from clients' times alone; `recommend` with a learning rate too, after a pilot."""
+
+from fedtempo.planning.compare import Plan, SchemePlan, compare
+
+__all__ = ["Plan", "SchemePlan", "compare"]

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self
 
+from fedtempo import compat
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.rules import (
     CuredSample,
@@ -69,6 +70,12 @@ class Scheme:
             name, stands_for = self._named
             made.label = " + ".join([name, *made.options.words(stands_for)])
         return made
+
+    @property
+    def parts(self) -> SchemeOptions:
+        """The old name of `options`."""
+        compat.warn("Scheme.parts", "Scheme.options")
+        return self.options
 
     def spec(self) -> dict[str, object]:
         """The scheme as a JSON object."""

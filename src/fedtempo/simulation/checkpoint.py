@@ -4,7 +4,8 @@
     units/0003.npz   a unit: its measures; while unfinished also its state, to go on from
     history.nc       the measures of all runs, written when the study ends or is stopped
 
-Every file is written whole or not at all, so a process killed at any moment leaves the last complete one.
+Every file is written whole or not at all and is on the disk before the next is begun, so that a kill or a power cut at
+any moment leaves the last complete one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.errors import DataMissing, InputError, ResultsConflict
-from fedtempo.files import write_text, write_whole
+from fedtempo.files import make_folder, remove, remove_unfinished, write_text, write_whole
 
 FORMAT = 1
 
@@ -71,13 +72,10 @@ class Folder:
     def begin(self, configuration: dict[str, Any], layout: dict[str, int]) -> None:
         """Make the folder this study's, after `check`; what killed processes had half written is removed."""
         try:
-            (self.path / "units").mkdir(parents=True, exist_ok=True)
-            for half in [
-                *self.path.glob(".study.json.*"),
-                *self.path.glob(".history.nc.*"),
-                *self.path.glob("units/.*"),
-            ]:
-                half.unlink(missing_ok=True)
+            make_folder(self.path / "units")
+            remove_unfinished(self.path, self._study.name)
+            remove_unfinished(self.path, self.history.name)
+            remove_unfinished(self.path / "units")
         except OSError as error:
             raise InputError(f"{self.path}: cannot make this folder ({error.strerror}); choose another") from None
         if not self._study.is_file():
@@ -122,9 +120,15 @@ class Folder:
         raise InputError(f"{self._study}: format {found}, and this version reads up to {FORMAT}; use a newer fedtempo")
 
     def clear(self) -> None:
-        """Remove the study that is there."""
-        for path in [*(self.path / "units").glob("*.npz"), self.history, self._study]:
-            path.unlink(missing_ok=True)
+        """Remove the study that is there; what says which one it is goes last, so that no other inherits its units."""
+        try:
+            remove(*(self.path / "units").glob("*.npz"))
+            remove(self.history)
+            remove(self._study)
+        except OSError as error:
+            raise InputError(
+                f"{self.path}: cannot remove the study that is there ({error.strerror}); choose another folder"
+            ) from None
 
     def write_unit(self, number: int, arrays: dict[str, NDArray[Any]]) -> None:
         """Save a unit, in place of what was saved before."""

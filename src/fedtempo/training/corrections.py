@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedtempo import compat
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.training.solvers import STEPS, Answer, Hyper, Job, LocalRule, Params, Sent, State
@@ -45,6 +46,9 @@ class Begun(NamedTuple):
 
 class Correction(ABC):
     """A method's part in local work, and its bookkeeping on the server. Frozen; what it remembers lies in pytrees."""
+
+    def __init_subclass__(cls) -> None:
+        compat.renamed(cls, letter="broadcast")
 
     @property
     @abstractmethod

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedtempo import compat
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE, Axis, Value, counts, numbers
 from fedtempo.training.batches import DRAWS, Draw
@@ -44,6 +45,12 @@ class Sent(NamedTuple):
     """θ^{ρ_i(n)}."""
     broadcast: Any = ()
     """What a method tells clients beside the model, as SCAFFOLD's control variate."""
+
+    @property
+    def letter(self) -> Any:
+        """The old name of `broadcast`."""
+        compat.warn("Sent.letter", "Sent.broadcast")
+        return self.broadcast
 
 
 class Answer(NamedTuple):

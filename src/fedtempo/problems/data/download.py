@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from fedtempo.errors import DataMissing, FedtempoError, InputError
+from fedtempo.files import put_in_place
 from fedtempo.problems.data.catalogue import File
 
 CHUNK = 2**18
@@ -106,9 +107,7 @@ class Part:
     def put_in_place(self) -> None:
         """Make the part the target."""
         with writing(self._target):
-            with self.path.open("rb+") as file:
-                os.fsync(file.fileno())
-            os.replace(self.path, self._target)
+            put_in_place(self.path, self._target)
             self._note.unlink(missing_ok=True)
 
     def remove(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import xarray as xr
@@ -26,11 +25,7 @@ def write_history(dataset: xr.Dataset, path: Path) -> None:
         values.encoding = {"_FillValue": None} if values.dtype.kind == "f" else {}
     # in memory first: a disk that fills up under HDF5 leaves a file that cannot be closed
     content = bytes(stored.to_netcdf(engine="h5netcdf"))
-
-    def write(file: BinaryIO) -> None:
-        file.write(content)
-
-    write_whole(path, write)
+    write_whole(path, lambda file: file.write(content))
 
 
 def read_history(path: Path) -> xr.Dataset:
