@@ -29,15 +29,19 @@ ROUNDS = (1, 3, 10)
 @cache
 def distances() -> dict[int, tuple[float, float]]:
     """After so many units of time, how far FedFix's model is from FedAvg's, and from AsyncFedAvg's, with η_g = 2."""
-    import fedtempo as ft
+    from fedtempo.clock.times import FixedTimes
+    from fedtempo.problems import quadratics
+    from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedFix
+    from fedtempo.simulation.study import simulate
+    from fedtempo.training.solvers import LocalSGD
 
-    problem = ft.problems.quadratics(clients=4, dimension=3, noise=1.0, seed=0)
-    times = ft.FixedTimes([1] * 4)
-    local = ft.LocalSGD(steps=2, lr=0.05, batch_size=2)
-    schemes = [ft.FedFix(wait="1/2"), ft.FedAvg(), ft.AsyncFedAvg()]
+    problem = quadratics(clients=4, dimension=3, noise=1.0, seed=0)
+    times = FixedTimes([1] * 4)
+    local = LocalSGD(steps=2, lr=0.05, batch_size=2)
+    schemes = [FedFix(wait="1/2"), FedAvg(), AsyncFedAvg()]
     found = {}
     for until in ROUNDS:
-        history = ft.simulate(
+        history = simulate(
             problem,
             schemes,
             times,

@@ -20,7 +20,6 @@ from matplotlib.ticker import EngFormatter, FuncFormatter
 
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
-from fedtempo.report.history_summary import FAIR, Summary, summarise
 from fedtempo.report.history_text import headline
 from fedtempo.report.style import (
     INK,
@@ -39,6 +38,7 @@ from fedtempo.report.style import (
 from fedtempo.report.tables import signed
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.selection import ALWAYS
+from fedtempo.simulation.history.summary import FAIR, Summary, summarise
 
 
 def pairs(summary: Summary) -> list[str]:

@@ -22,8 +22,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.files import write_whole
-from fedtempo.report.history_summary import FAIR
 from fedtempo.simulation.history.history import History
+from fedtempo.simulation.history.summary import FAIR
 
 ENDINGS = ("svg", "png", "pdf")
 INK = "#33373d"
