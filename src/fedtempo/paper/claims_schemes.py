@@ -1,13 +1,12 @@
-"""Section 5.2.3, the remark on F0: where all clients take one unit of time, FedFix(1/2) is FedAvg with η_g = 2.
-
-d_i = ⌈τ_i / Δt⌉ p_i = 2 p_i            every second round is empty, in the others every client counts twice
-
-τ_i is `mean_time`, Δt `wait`, p_i `importance`, d_i `weights`, η_g `server_lr`.
-
-Section 5.2.3, figures 4 to 7: FedAvg, asynchronous FedAvg, FedFix(1/2), and FedBuff beside them (K = 10).
+"""Section 5.2.3, figures 4 to 7: FedAvg, asynchronous FedAvg, FedFix(1/2), and FedBuff beside them (K = 10).
 
 Figure 4 compares every scheme at its own best rate, figures 5 to 7 at every rate. Final values are means over the last
-tenth of the time grid; the same seed means the same batches, so differences are paired.
+tenth of the time grid; the same seed means the same batches, so differences are paired. The remark on F0, where all
+clients take one unit of time, needs no results: FedFix(1/2) is FedAvg with η_g = 2, since
+
+    d_i = ⌈τ_i / Δt⌉ p_i = 2 p_i            every second round is empty, in the others every client counts twice
+
+τ_i is `mean_time`, Δt `wait`, p_i `importance`, d_i `weights`, η_g `server_lr`.
 """
 
 from __future__ import annotations
