@@ -215,10 +215,8 @@ class _Cutter:
             lines = told_rounds(self._config, until, lambda: losses(self._slots.current))
         else:
             lines = stream(self._config, until=until)
-        told = rule.returns_to_contributors and self._config.availability is None
-        if not (
-            rule.synchronous or told
-        ):  # who trains from a version, and comes back, is known from the whole run only
+        ahead = rule.synchronous or (rule.returns_to_contributors and self._config.availability is None)
+        if not ahead:  # who trains from a version, and comes back, is known from the whole run only
             parts = list(lines)
             bases = [part.base for part in parts] or [np.zeros(0, dtype=np.int32)]
             self._slots = Slots(self._config, np.bincount(np.concatenate(bases)).astype(np.int32))

@@ -170,7 +170,7 @@ class Session:
         unit = spec.unit
         self.runs = machine.runs(unit.seeds, [rule for rule, _ in unit.runs], spec.hyper, spec.clients)
         self.events_done = 0
-        self._told: list[NDArray[Any]] = []
+        self._chosen_by: list[NDArray[Any]] = []
         """[clients] losses that clients were chosen by, choice by choice."""
         self.recorder = Recorder(spec)
         self.model: list[NDArray[Any]] | None = None
@@ -243,13 +243,13 @@ class Session:
 
     def _losses(self) -> Callable[[int], NDArray[Any]]:
         """Losses of the model in a slot, from the first choice on; those of earlier sessions are remembered."""
-        before = iter(list(self._told))
+        before = iter(list(self._chosen_by))
 
         def losses(slot: int) -> NDArray[Any]:
             if (known := next(before, None)) is not None:
                 return known
             found: NDArray[Any] = self.machine.measure(self.state, slot)["client_loss"][0, :, 0]
-            self._told.append(found)
+            self._chosen_by.append(found)
             return found
 
         return losses
@@ -271,7 +271,7 @@ class Session:
             out |= {f"state:{k}": np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(self.state))}
             out["cuts"] = self._cuts
             if self.spec.asks:
-                out["told"] = np.array(self._told)
+                out["told"] = np.array(self._chosen_by)
         return out
 
     @property
@@ -287,7 +287,7 @@ class Session:
             )
         self.events_done = int(saved["events_done"])
         self.recorder.restore(saved)
-        self._told = list(saved.get("told", ()))
+        self._chosen_by = list(saved.get("told", ()))
         leaves, structure = jax.tree.flatten(self.state)
         there = [jnp.asarray(saved[f"state:{k}"]) for k in range(len(leaves))]
         self.state = State(*jax.tree.unflatten(structure, there))
