@@ -35,7 +35,7 @@ SLOW = (
     "simulation/test_engines_unavailable.py::test_engines_agree[absences]",
     "simulation/test_engines_unavailable.py::test_engines_agree[on/off]",
     "simulation/test_checkpoint.py::test_a_study_that_was_stopped_goes_on_to_the_same_bits[events-5-stops1]",
-    "simulation/test_checkpoint.py::test_a_unit_can_be_cut_after_every_stretch[EventMachine-5]",
+    "simulation/test_checkpoint.py::test_a_unit_can_be_cut_after_every_call[events-5]",
     "simulation/test_checkpoint.py::test_random_times_and_other_numbers_of_cores_go_on_too",
     "cli/test_run.py::test_a_compiled_program_cut_short",
     "cli/test_run.py::test_a_stopped_study_is_kept_and_goes_on",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,50 @@ def test_results_hold_no_paths_and_are_small():
         attributes = str(History.load(path).attrs)
         assert "/work" not in attributes
         assert "data_dir" not in attributes
+
+
+VERDICTS = ("holds", "holds with a correction", "does not hold")
+
+
+def theory_claims() -> list[list[str]]:
+    """The cells of the rows of docs/claims_theory.md."""
+    lines = (DOCS / "claims_theory.md").read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| T")]
+
+
+@cache
+def functions_of(path: str) -> frozenset[str]:
+    """The names of the functions of a test file, without running it."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@pytest.mark.parametrize("row", theory_claims(), ids=lambda row: row[0])
+def test_a_claim_of_the_theory_has_a_verdict_and_tests_that_exist(row):
+    _, statement, place, verdict, remark, tests = row
+    assert statement.endswith(".")
+    assert place.startswith(("section", "appendi", "table"))
+    assert verdict.strip("*") in VERDICTS
+    assert remark or verdict == "**holds**"
+    for test in tests.split("<br>"):
+        path, name = test.strip("`").split("::")
+        assert name.startswith("test_")
+        assert name in functions_of(path), test
+
+
+def test_the_page_of_the_theory_counts_its_claims():
+    rows = theory_claims()
+    page = (DOCS / "claims_theory.md").read_text(encoding="utf-8")
+    assert [row[0] for row in rows] == [f"T{k}" for k in range(1, len(rows) + 1)]
+    hold, mended, wrong = ([row[3] for row in rows].count(f"**{verdict}**") for verdict in VERDICTS)
+    assert f"{len(rows)} claims: {hold} hold, {mended} hold with a correction, {wrong} do not hold." in page
+    assert {int(k) for k in re.findall(r"\(T(\d+)\)", page)} <= set(range(1, len(rows) + 1))
+
+
+def test_every_test_of_claims_is_behind_one():
+    path = "tests/theory/test_claims.py"
+    named = {test for row in theory_claims() for test in re.findall(rf"{path}::(\w+)", row[5])}
+    assert {name for name in functions_of(path) if name.startswith("test_")} == named
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda p: p.name)

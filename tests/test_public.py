@@ -23,11 +23,10 @@ participation_of recommend simulate timeline timeline_chunks weights
 """
 
 THEORY = """
-Assumption Bound Ceiling Constants Convergence Coordinates Covariance DataTypes Expected Forecast Measured Order
+Assumption Bound Ceiling Constants Convergence Coordinates Covariance DataTypes Expected Forecast Measured
 Quantities Regime Residuals StabilityLimit Stationary TypeWeights assumptions best_exponent bound constants converges
-expected_from_scheme expected_from_timeline forecast learning_rate_ceiling lemma_1 measure optimum order_of quantities
+expected_from_scheme expected_from_timeline forecast learning_rate_ceiling lemma_1 measure optimum quantities
 rate regime remaining_times residuals rounds_in slowest_exponent stability_limit stationary_loss type_weights
-window_share
 """
 
 

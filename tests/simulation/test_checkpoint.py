@@ -23,8 +23,8 @@ from fedtempo.simulation import study
 from fedtempo.simulation import unit_runner as runner
 from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.engine import machine, session
-from fedtempo.simulation.engine.machine import EventMachine, WaveMachine
 from fedtempo.simulation.engine.numerics import numerics
+from fedtempo.simulation.engine.program import Piece
 from fedtempo.simulation.engine.session import Session
 from fedtempo.simulation.history.history import History
 from simulation.test_study import PROBLEM, TIMES, same
@@ -50,7 +50,7 @@ def run(**changes) -> History:
     stop = given.get("on_progress")
     with pytest.MonkeyPatch.context() as patch:
         if isinstance(stop, Stop):
-            patch.setattr(Session, "run", stop.held(Session.run))
+            patch.setattr(Session, "train", stop.held(Session.train))
         return ft.simulate(given.pop("problem"), given.pop("schemes"), given.pop("times"), local=local, **given)
 
 
@@ -72,14 +72,14 @@ def events_done(folder: Path) -> dict[str, int]:
 
 def shorten(monkeypatch) -> None:
     """Stop, report and save as often as can be, in programs of many pieces."""
-    monkeypatch.setattr(session, "STRETCH_SECONDS", 0.0)
+    monkeypatch.setattr(session, "CALL_SECONDS", 0.0)
     monkeypatch.setattr(runner, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(machine, "MOST_EVENTS", 64)
-    monkeypatch.setattr(machine, "MOST_MARKS", 4)
+    monkeypatch.setattr(machine, "MOST_POINTS", 4)
 
 
 @pytest.fixture
-def short_stretches(monkeypatch) -> None:
+def short_calls(monkeypatch) -> None:
     shorten(monkeypatch)
 
 
@@ -96,16 +96,25 @@ class Stop:
             self.raised.set()
             raise KeyboardInterrupt
 
-    def held(self, advance: Callable[[Session], Iterator[int]]) -> Callable[[Session], Iterator[int]]:
-        """`Session.run`, made to wait."""
+    def held(self, train: Callable[[Session, Piece], int]) -> Callable[[Session, Piece], int]:
+        """`Session.train`, made to wait."""
 
-        def run(unit: Session) -> Iterator[int]:
-            for events in advance(unit):
-                yield events
-                self._done += events * len(unit.plan.unit.seeds) * len(unit.plan.unit.runs)
-                assert self._done < self.updates or self.raised.wait(60)
+        def waiting(unit: Session, piece: Piece) -> int:
+            assert self._done < self.updates or self.raised.wait(60)
+            events = train(unit, piece)
+            self._done += events * unit.spec.unit.num_runs
+            return events
 
-        return run
+        return waiting
+
+
+def carry_out(unit: Session) -> Iterator[int]:
+    """A unit to its end; yields after each call of the engine how many events it had."""
+    while not unit.finished:
+        piece = unit.piece()
+        events = unit.train(piece)
+        unit.measure(piece)
+        yield events
 
 
 # -- stopped and resumed
@@ -115,7 +124,7 @@ class Stop:
     ("engine", "steps", "stops"),
     [("events", 1, (1, 400, 900)), ("events", 5, (300,)), ("waves", 1, (300, 900))],
 )
-def test_a_study_that_was_stopped_goes_on_to_the_same_bits(engine, steps, stops, short_stretches, tmp_path) -> None:
+def test_a_study_that_was_stopped_goes_on_to_the_same_bits(engine, steps, stops, short_calls, tmp_path) -> None:
     given = {"engine": engine, "steps": steps, "until": 300}
     whole = run(**given)
     assert not whole.diverged.all()
@@ -140,12 +149,12 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_bits(engine, steps, stops,
 
 
 @pytest.mark.parametrize("steps", [1, 5])
-@pytest.mark.parametrize("kind", [EventMachine, WaveMachine])
-def test_a_unit_can_be_cut_after_every_stretch(kind, steps, short_stretches, monkeypatch, tmp_path) -> None:
+@pytest.mark.parametrize("engine", ["events", "waves"])
+def test_a_unit_can_be_cut_after_every_call(engine, steps, short_calls, monkeypatch, tmp_path) -> None:
     """Each snapshot of a run, through a file, goes on to the same measures and the same model."""
     monkeypatch.setattr(study, "run_study", lambda planned, folder, **kwargs: planned)
     planned = run(
-        engine="events" if kind is EventMachine else "waves",
+        engine=engine,
         schemes=[ft.FedBuff(2), ft.StagedFedFix([("1/4", 40), ("1/2", None)])],
         until=200,
         steps=steps,
@@ -153,13 +162,13 @@ def test_a_unit_can_be_cut_after_every_stretch(kind, steps, short_stretches, mon
     )
     (tmp_path / "units").mkdir()
     folder = Folder(tmp_path)
-    kinds = study.kinds_of(planned)
-    made = kind(planned.problem, study.task_of(planned, kinds[0]), planned.dtype)
-    for plan in study.plans_of(planned, kinds, [made], 1)[:: 1 if kind is WaveMachine else 2]:
+    units = study.units_of(planned, 1)
+    (made,) = units.machines
+    for spec in units.specs[:: 1 if engine == "waves" else 2]:
         with numerics("float32"):
-            first = Session(plan, made)
+            first = Session(spec, made)
             cuts = 0
-            for _ in first.run():
+            for _ in carry_out(first):
                 folder.write_unit(cuts, first.snapshot())
                 cuts += 1
             end = first.snapshot()
@@ -171,8 +180,8 @@ def test_a_unit_can_be_cut_after_every_stretch(kind, steps, short_stretches, mon
                 assert saved is not None
                 assert bool(saved["finished"]) == (k == cuts - 1)
                 if k < cuts - 1:
-                    later = Session(plan, made, saved)
-                    for _ in later.run():
+                    later = Session(spec, made, saved)
+                    for _ in carry_out(later):
                         pass
                     saved = later.snapshot()
                 assert saved.keys() == end.keys()
@@ -180,7 +189,7 @@ def test_a_unit_can_be_cut_after_every_stretch(kind, steps, short_stretches, mon
                     assert np.array_equal(saved[name], array, equal_nan=array.dtype.kind == "f"), (k, name)
 
 
-def test_a_unit_that_another_version_lays_out_otherwise_is_left_alone(short_stretches, monkeypatch, tmp_path) -> None:
+def test_a_unit_that_another_version_lays_out_otherwise_is_left_alone(short_calls, monkeypatch, tmp_path) -> None:
     given = {"schemes": ft.AsyncFedAvg(), "checkpoint": tmp_path / "r"}
     with pytest.raises(KeyboardInterrupt):
         run(**given, save_every=0, on_progress=Stop(50))
@@ -191,7 +200,7 @@ def test_a_unit_that_another_version_lays_out_otherwise_is_left_alone(short_stre
     assert contents(tmp_path) == before
 
 
-def test_random_times_and_other_numbers_of_cores_go_on_too(short_stretches, monkeypatch, tmp_path) -> None:
+def test_random_times_and_other_numbers_of_cores_go_on_too(short_calls, monkeypatch, tmp_path) -> None:
     """A study begun on one core is cut as it began, whatever resumes it."""
     given = {"schemes": [ft.AsyncFedAvg()], "times": ft.LogNormalTimes([1, 2, 3, 5], sigma=0.5), "dtype": "float64"}
     monkeypatch.setattr(study, "cores", lambda: 1)
@@ -202,7 +211,7 @@ def test_random_times_and_other_numbers_of_cores_go_on_too(short_stretches, monk
     same(run(**given, checkpoint=tmp_path / "r"), whole)
 
 
-def test_an_error_in_the_callback_stops_and_saves(short_stretches, tmp_path) -> None:
+def test_an_error_in_the_callback_stops_and_saves(short_calls, tmp_path) -> None:
     def on_progress(progress: ft.Progress) -> None:
         if progress.updates >= 200:
             raise LookupError("no logger there")
@@ -220,8 +229,8 @@ CHILD = """
 import sys
 sys.path.insert(0, {tests!r})
 import fedtempo.simulation.engine.session as session, fedtempo.simulation.engine.machine as machine
-session.STRETCH_SECONDS = 0.0
-machine.MOST_EVENTS, machine.MOST_MARKS = 64, 4
+session.CALL_SECONDS = 0.0
+machine.MOST_EVENTS, machine.MOST_POINTS = 64, 4
 from simulation import test_checkpoint
 {before}
 test_checkpoint.run(checkpoint={folder!r}, save_every=0, until={until}, dtype="float64")

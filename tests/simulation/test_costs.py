@@ -13,9 +13,9 @@ import fedtempo as ft
 from fedtempo.simulation import costs as memory
 from fedtempo.simulation import study
 from fedtempo.simulation.costs import Memory, check_memory, estimate
-from fedtempo.simulation.engine.machine import EventMachine, WaveMachine
 from fedtempo.simulation.engine.numerics import numerics
 from fedtempo.simulation.engine.session import Session
+from simulation.test_checkpoint import carry_out
 
 
 def problem(clients: int, dimension: int = 4, rows: int = 2) -> ft.Problem:
@@ -35,10 +35,8 @@ def planned(monkeypatch, clients=40, dimension=4, rows=2, scheme=None, **changes
             local=local,
             **{"until": 20 * clients, "points": 5} | changes,
         )
-    kind = WaveMachine if found.engine == "waves" else EventMachine
-    kinds = study.kinds_of(found)
-    machines = [kind(found.problem, study.task_of(found, kinds[0]), found.dtype)]
-    return study.plans_of(found, kinds, machines, 1), machines
+    units = study.units_of(found, 1)
+    return units.specs, units.machines
 
 
 def needed(monkeypatch, threads=1, **changes) -> Memory:
@@ -79,16 +77,16 @@ def test_data_batches_and_results_are_counted(monkeypatch) -> None:
 
 @pytest.mark.parametrize("engine", ["events", "waves"])
 def test_what_is_held_in_truth_is_no_more(monkeypatch, engine) -> None:
-    plans, machines = planned(monkeypatch, dimension=300, engine=engine, lr=[0.1, 0.2], seeds=(0, 1))
-    told = estimate(plans, machines, 1)
+    specs, machines = planned(monkeypatch, dimension=300, engine=engine, lr=[0.1, 0.2], seeds=(0, 1))
+    told = estimate(specs, machines, 1)
     with numerics("float32"):
-        session = Session(plans[0], machines[0])
-        for _ in session.run():
+        session = Session(specs[0], machines[0])
+        for _ in carry_out(session):
             pass
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(session.state))
     assert 0.5 * told.versions < held <= told.versions
     outcome = session.recorder.snapshot(session.model)
-    assert 0.9 * told.results < sum(array.nbytes for array in outcome.values()) * len(plans) < 1.1 * told.results
+    assert 0.9 * told.results < sum(array.nbytes for array in outcome.values()) * len(specs) < 1.1 * told.results
 
 
 def test_it_says_what_takes_how_much() -> None:

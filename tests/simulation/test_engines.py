@@ -454,7 +454,7 @@ class Relay(WaitingRule):
 
 
 def test_rules_of_ones_own_full_gradients_and_a_model_that_is_one_number(monkeypatch) -> None:
-    monkeypatch.setattr("fedtempo.simulation.engine.task.FULL_BLOCK", 8)
+    monkeypatch.setattr("fedtempo.simulation.engine.task.FULL_ROWS", 8)
     monkeypatch.setattr("fedtempo.clock.cycle.MAX_ASKED_UPDATES", 5_000)
     rng = np.random.default_rng(0)
     data = [rng.normal(size=n) for n in (1, 8, 30, 7, 9)]
@@ -529,7 +529,7 @@ def test_small_pieces_and_a_growing_number_of_slots_change_nothing(engine, monke
 
     whole = run()
     monkeypatch.setattr("fedtempo.simulation.engine.machine.MOST_EVENTS", 16)
-    monkeypatch.setattr("fedtempo.simulation.engine.machine.MARK_BYTES", 1)
+    monkeypatch.setattr("fedtempo.simulation.engine.machine.POINT_BYTES", 1)
     grown = []
     grow = Machine.grown
     monkeypatch.setattr(Machine, "grown", lambda self, state, n: grown.append(n) or grow(self, state, n))

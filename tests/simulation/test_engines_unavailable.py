@@ -80,7 +80,7 @@ def test_every_update_reads_the_version_that_it_started_from(scheme, coming) -> 
     ends = np.concatenate([line.round_of_update for line in lines]).tolist()
     weights = ft.weights(scheme, COMING[coming], importance=PROBLEM.importance.exact, rule="identical")
     content, update, most = {2: 0}, 0, 0
-    for piece in pieces(config, [weights], until=30, times=[], capacity=37, max_marks=8):
+    for piece in pieces(config, [weights], until=30, times=[], capacity=37, max_points=8):
         for read, write, closes in zip(piece.read.tolist(), piece.write.tolist(), piece.closes.tolist(), strict=True):
             assert content[read] == made[bases[update]]
             if closes:

@@ -15,7 +15,7 @@ import fedtempo as ft
 from fedtempo.clock.config import ClockConfig
 from fedtempo.rules import Arrived, Close, WaitingRule
 from fedtempo.simulation.engine.program import FIRST, NOBODYS, grid_times, pieces
-from fedtempo.simulation.engine.waves import grouped, wave_starts
+from fedtempo.simulation.engine.waves import load_waves, wave_starts
 
 HALVES = st.integers(1, 12).map(lambda n: Fraction(n, 4))
 
@@ -115,7 +115,7 @@ def cases(draw):
         "until": draw(st.integers(1, 160).map(lambda n: Fraction(n, 8))),
         "points": draw(st.integers(2, 30)),
         "capacity": draw(st.sampled_from([1, 2, 3, 5, 16, 64])),
-        "max_marks": draw(st.integers(1, 6)),
+        "max_points": draw(st.integers(1, 6)),
         "seed": draw(st.integers(0, 3)),
     }
 
@@ -134,11 +134,13 @@ class Made:
     times: list[Fraction]
 
 
-def program(scheme, times, until, points, capacity, max_marks, seed=0):
+def program(scheme, times, until, points, capacity, max_points, seed=0):
     p = np.full(times.num_clients, 1 / times.num_clients)
     config = ClockConfig.of(scheme.waiting, times, p, seed)
     grid = grid_times(until, points)
-    made = list(pieces(config, [weights(len(p))] * 2, until=until, times=grid, capacity=capacity, max_marks=max_marks))
+    made = list(
+        pieces(config, [weights(len(p))] * 2, until=until, times=grid, capacity=capacity, max_points=max_points)
+    )
     parts = list(ft.timeline_chunks(scheme, times, until=until, seed=seed))
     line = ft.Timeline.joined(parts) if parts else ft.timeline(scheme, times, rounds=1, seed=seed)[:0]
     return Made(line, made, grid)
@@ -153,7 +155,7 @@ def program(scheme, times, until, points, capacity, max_marks, seed=0):
         "until": Fraction(4),
         "points": 9,
         "capacity": 2,
-        "max_marks": 1,
+        "max_points": 1,
         "seed": 0,
     }
 )
@@ -166,20 +168,20 @@ def test_a_program_reads_the_versions_of_its_timeline(case) -> None:
         for piece in made.pieces:
             assert piece.num_events <= case["capacity"]
             assert min([*piece.read, *piece.write], default=FIRST) >= FIRST
-            assert max([*piece.read, *piece.write, *(m.slot for m in piece.marks)], default=0) < piece.num_slots
-            marks = list(piece.marks)
+            assert max([*piece.read, *piece.write, *(m.slot for m in piece.points)], default=0) < piece.num_slots
+            points = list(piece.points)
             for k in range(piece.num_events + 1):
-                for mark in piece.marks:  # a model to be measured stays until its piece is done
-                    if mark.event <= k:
-                        assert slots[mark.slot] == line.offsets[mark.rounds] == mark.updates
-                        if mark in marks:
-                            marks.remove(mark)
+                for point in piece.points:  # a model to be measured stays until its piece is done
+                    if point.event <= k:
+                        assert slots[point.slot] == line.offsets[point.rounds] == point.updates
+                        if point in points:
+                            points.remove(point)
                 if k < piece.num_events:
                     e = piece.first + k
                     assert slots[int(piece.read[k])] == line.offsets[line.base[e]]
                     if piece.closes[k] or not only_closing:
                         slots[int(piece.write[k])] = e + 1
-            assert not marks
+            assert not points
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -195,15 +197,15 @@ def test_pieces_join_to_the_timeline_and_its_measuring_points(case) -> None:
     weight = np.concatenate([p.weight for p in made.pieces], axis=1)
     draws = 1 if line.draws is None else line.draws
     np.testing.assert_allclose(weight, [(line.client + 1) * draws * (1 + line.staleness / 100)] * 2)
-    marks = [mark for piece in made.pieces for mark in piece.marks]
-    assert [mark.point for mark in marks] == list(range(case["points"]))
+    points = [point for piece in made.pieces for point in piece.points]
+    assert [point.number for point in points] == list(range(case["points"]))
     ends = [end * line.unit for end in line.ends.tolist()]
-    for mark, t in zip(marks, made.times, strict=True):
-        assert mark.rounds == sum(end <= t for end in ends)
-        assert mark.updates == line.offsets[mark.rounds]
+    for point, t in zip(points, made.times, strict=True):
+        assert point.rounds == sum(end <= t for end in ends)
+        assert point.updates == line.offsets[point.rounds]
     for piece in made.pieces:
-        assert len({(m.slot, m.rounds) for m in piece.marks}) <= case["max_marks"] + 1
-        assert all(0 <= m.event <= piece.num_events for m in piece.marks)
+        assert len({(m.slot, m.rounds) for m in piece.points}) <= case["max_points"] + 1
+        assert all(0 <= m.event <= piece.num_events for m in piece.points)
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -217,9 +219,9 @@ def test_slots_are_those_of_live_versions_and_of_models_to_be_measured(case) -> 
         if rule.returns_to_contributors:  # jobs that are out at the end hold their versions
             known = ft.timeline(case["scheme"], case["times"], until=case["until"] + 60, seed=case["seed"])
         live = int(known.live_versions[: line.num_rounds].max())
-    held = max(len({m.slot for m in piece.marks}) for piece in made.pieces)
-    # the current version, the one in the making, and marks of a piece that is being put together
-    assert made.pieces[-1].num_slots <= FIRST + live + max(held, min(case["max_marks"], case["points"])) + 2
+    held = max(len({m.slot for m in piece.points}) for piece in made.pieces)
+    # the current version, the one in the making, and points of a piece that is being put together
+    assert made.pieces[-1].num_slots <= FIRST + live + max(held, min(case["max_points"], case["points"])) + 2
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -252,11 +254,11 @@ def test_waves_are_padded_with_events_that_do_nothing(case, width, group) -> Non
     """Where no round closes nothing is written: of two writes to one slot at once either could win."""
     for piece in program(**case).pieces:
         starts = wave_starts(piece, width)
-        loaded = grouped(piece, width, group, case["capacity"], np.dtype(np.float64))
+        loaded = load_waves(piece, width, group, case["capacity"], np.dtype(np.float64))
         waves = len(starts) - 1
-        assert loaded.groups * group >= waves > (loaded.groups - 1) * group
+        assert loaded.calls * group >= waves > (loaded.calls - 1) * group
         events, weight = (np.asarray(x).reshape(-1, width, x.shape[-1]) for x in loaded.waves)
-        assert len(events) >= loaded.groups * group
+        assert len(events) >= loaded.calls * group
         active = events[..., 4] == 1
         np.testing.assert_array_equal(active[:waves].sum(axis=1), np.diff(starts))
         assert not active[waves:].any()
@@ -286,7 +288,7 @@ def test_where_no_round_ends_there_is_one_piece_with_all_points(scheme) -> None:
     (piece,) = made.pieces
     assert piece.num_events == 0
     assert piece.weight.shape == (2, 0)
-    assert [(m.point, m.event, m.slot, m.rounds, m.updates) for m in piece.marks] == [
+    assert [(m.number, m.event, m.slot, m.rounds, m.updates) for m in piece.points] == [
         (k, 0, FIRST, 0, 0) for k in range(5)
     ]
 
@@ -296,8 +298,8 @@ def test_empty_rounds_make_no_models() -> None:
     assert made.line.num_rounds == 100
     assert made.line.num_updates == 20
     (piece,) = made.pieces
-    assert len({m.slot for m in piece.marks}) == 11
-    assert [m.rounds for m in piece.marks] == list(range(101))
+    assert len({m.slot for m in piece.points}) == 11
+    assert [m.rounds for m in piece.points] == list(range(101))
 
 
 def test_a_job_may_start_from_the_version_of_an_empty_round() -> None:

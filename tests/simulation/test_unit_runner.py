@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ import pytest
 import fedtempo as ft
 from fedtempo.simulation import study
 from fedtempo.simulation import unit_runner as runner
+from fedtempo.simulation.engine.program import Piece
 from fedtempo.simulation.engine.session import Session
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.unit_runner import Progress, cores, noted
@@ -22,7 +22,7 @@ from simulation.test_study import same
 
 
 @pytest.fixture(autouse=True)
-def _short_stretches(monkeypatch) -> None:
+def _short_calls(monkeypatch) -> None:
     shorten(monkeypatch)
 
 
@@ -73,13 +73,13 @@ def test_the_time_left_follows_from_the_pace_of_this_call() -> None:
 
 def test_units_go_to_several_threads(monkeypatch) -> None:
     names: set[str] = set()
-    advance = Session.run
+    train = Session.train
 
-    def noted(self: Session) -> Iterator[int]:
+    def noted(self: Session, piece: Piece) -> int:
         names.add(threading.current_thread().name)
-        return advance(self)
+        return train(self, piece)
 
-    monkeypatch.setattr(Session, "run", noted)
+    monkeypatch.setattr(Session, "train", noted)
     for count in (1, 3):
         names.clear()
         monkeypatch.setattr(study, "cores", lambda count=count: count)
@@ -191,16 +191,18 @@ def test_studies_run_in_other_threads_too() -> None:
 
 
 def test_an_error_in_one_unit_stops_all_and_comes_out(monkeypatch, tmp_path) -> None:
-    advance = Session.run
+    train = Session.train
 
-    def failing(self: Session) -> Iterator[int]:
-        for number, events in enumerate(advance(self)):
-            if self.plan.unit.number == 1 and number == 3:
-                raise MemoryError("no room for unit 1")
-            yield events
+    calls: list[int] = []
+
+    def failing(self: Session, piece: Piece) -> int:
+        calls.append(self.spec.unit.number)
+        if calls.count(1) == 3:
+            raise MemoryError("no room for unit 1")
+        return train(self, piece)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "run", failing)
+        patch.setattr(Session, "train", failing)
         with pytest.raises(MemoryError, match="no room for unit 1"):
             run(checkpoint=tmp_path / "r", until=600)
     assert len(list((tmp_path / "r" / "units").glob("*.npz"))) < 8
@@ -227,11 +229,11 @@ def test_a_study_is_saved_at_the_intervals_asked_for(tmp_path, monkeypatch) -> N
     assert written == [0]
     written.clear()
     run(**given, checkpoint=tmp_path / "always", save_every=0)
-    stretches = len(written) - 1
-    assert stretches > 10
+    calls = len(written) - 1
+    assert calls > 10
     written.clear()
     run(**given, checkpoint=tmp_path / "sometimes", save_every=4.5)
-    assert 1 < len(written) < stretches / 2  # how long a stretch is depends on the machine, and on what else it does
+    assert 1 < len(written) < calls / 2  # how long a call is depends on the machine, and on what else it does
 
 
 def test_metrics_of_ones_own_are_measured_and_resumed(tmp_path) -> None:

@@ -354,7 +354,6 @@ def test_theory_refuses_clients_that_come_and_go() -> None:
             lambda t: theory.quantities(scheme=scheme, times=t),
             lambda t: theory.assumptions(problem, scheme=scheme, times=t),
             lambda t: theory.bound(problem, scheme=scheme, times=t, local=ft.LocalSGD(lr=1e-3), until=10),
-            lambda t: theory.order_of(ft.FedAvg(), t, until=9, local_steps=1, distance=1.0, sigma=1.0),
             lambda t: theory.remaining_times(ft.timeline(scheme, t, until=9), t),
             lambda t: t.expected_rounds(Fraction(1, 2)),
             lambda t: ft.StagedFedFix.over_windows(t, [("1/4", 2), ("1/2", None)]),

@@ -84,7 +84,7 @@ def test_tracked_weights_do_not_care_how_a_run_is_cut_and_are_what_the_engine_se
     config = ClockConfig.of(scheme.waiting, TIMES, np.array([float(p) for p in P]))
     constant = ft.weights(scheme, TIMES, importance=P, rule="identical")
     steps = [Fraction(15 * k) for k in range(11)]
-    cut = list(pieces(config, [weights, constant], until=Fraction(150), times=steps, capacity=37, max_marks=3))
+    cut = list(pieces(config, [weights, constant], until=Fraction(150), times=steps, capacity=37, max_points=3))
     seen = np.concatenate([piece.weight for piece in cut], axis=1)
     np.testing.assert_array_equal(seen, [meant, constant.applied(line)])
 

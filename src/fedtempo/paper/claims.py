@@ -1,8 +1,7 @@
 """Which statements of the paper's experiments (section 5, appendix D) hold in results, and which do not.
 
-`judge` asks each claim in turn; the claims of a figure are in a file of their own, each a definition.
-
-Claims and their verdicts: a page in Markdown, and a table on a terminal.
+`judge` asks each claim in turn; the claims of a figure are in a file of their own, each a definition. Their verdicts
+become a page in Markdown, and a table on a terminal. The claims of the theory are kept by hand (docs/claims_theory.md).
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from rich.table import Table
 from fedtempo.paper import claims_schemes, claims_weights, claims_work
 from fedtempo.paper.claims_kinds import Case, Claim, Question, Verdict
 from fedtempo.paper.claims_runs import Book, Results
-from fedtempo.paper.claims_theory import theory_claims, theory_section
 from fedtempo.report.tables import NONE, console
 
 __all__ = ["CLAIMS", "Case", "Claim", "Question", "Results", "Verdict", "judge"]
@@ -50,6 +48,7 @@ _HEAD = """\
   stage was run, if at all. Where it is that of the scheme that ends higher, the case is undecided.
 - A diverged run counts as an infinitely large loss. Horizons are units of virtual time; nothing is extrapolated.
 """
+_THEORY = "The claims of the paper's theory, with verdicts and tests: [claims_theory.md](claims_theory.md)."
 _FEW = 4  # so many cases fit in a cell
 _WIDE = 110  # columns of a terminal in which horizons fit
 _ORDER = ("holds", "answered", "fails", "undecided", "not run")
@@ -57,7 +56,7 @@ _COLOURS = {"holds": "green", "answered": "green", "fails": "red", "undecided": 
 
 
 def markdown(claims: Sequence[Claim]) -> str:
-    """A page: what verdicts mean, a table of the claims, every case of each, and the claims of the theory."""
+    """A page: what verdicts mean, a table of the claims, and every case of each."""
     rows = [
         "| no. | statement | place | measured, with 95 % interval | horizon | verdict |",
         "|---:|---|---|---|---|---|",
@@ -68,8 +67,7 @@ def markdown(claims: Sequence[Claim]) -> str:
         ),
     ]
     details = ["## Case by case", *(_details(c) for c in claims)]
-    theory = theory_section(theory_claims())
-    return "\n".join((_HEAD, tally(claims), "", *rows, "", "\n\n".join(details), "", theory))
+    return "\n".join((_HEAD, _THEORY, "", tally(claims), "", *rows, "", "\n\n".join(details), ""))
 
 
 def tally(claims: Sequence[Claim]) -> str:
@@ -132,6 +130,7 @@ def show_claims(claims: Sequence[Claim]) -> None:
     out.print(rows)
     out.print()
     out.print(tally(claims), markup=False, soft_wrap=not out.is_terminal)
+    out.print("The claims of the theory: docs/claims_theory.md.", markup=False, soft_wrap=not out.is_terminal)
     out.print(
         "Intervals are 95 %, of paired differences over seeds; a diverged run counts as an infinite loss.",
         markup=False,

@@ -4,9 +4,8 @@
     some         holds if one case holds, fails if every case fails
     generally    holds if most cases hold and none fails, fails if half of them fail
 
-Cases that were not run leave a statement undecided, unless the others settle it. Cases shown beside it do not count.
-
-Two sets of runs against each other, seed by seed; and what is said where runs are missing.
+A case is two sets of runs against each other, seed by seed. Cases that were not run leave a statement undecided, unless
+the others settle it, and say what is missing. Cases shown beside it do not count.
 """
 
 from __future__ import annotations

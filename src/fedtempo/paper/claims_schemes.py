@@ -1,13 +1,12 @@
-"""Section 5.2.3, the remark on F0: where all clients take one unit of time, FedFix(1/2) is FedAvg with η_g = 2.
-
-d_i = ⌈τ_i / Δt⌉ p_i = 2 p_i            every second round is empty, in the others every client counts twice
-
-τ_i is `mean_time`, Δt `wait`, p_i `importance`, d_i `weights`, η_g `server_lr`.
-
-Section 5.2.3, figures 4 to 7: FedAvg, asynchronous FedAvg, FedFix(1/2), and FedBuff beside them (K = 10).
+"""Section 5.2.3, figures 4 to 7: FedAvg, asynchronous FedAvg, FedFix(1/2), and FedBuff beside them (K = 10).
 
 Figure 4 compares every scheme at its own best rate, figures 5 to 7 at every rate. Final values are means over the last
-tenth of the time grid; the same seed means the same batches, so differences are paired.
+tenth of the time grid; the same seed means the same batches, so differences are paired. The remark on F0, where all
+clients take one unit of time, needs no results: FedFix(1/2) is FedAvg with η_g = 2, since
+
+    d_i = ⌈τ_i / Δt⌉ p_i = 2 p_i            every second round is empty, in the others every client counts twice
+
+τ_i is `mean_time`, Δt `wait`, p_i `importance`, d_i `weights`, η_g `server_lr`.
 """
 
 from __future__ import annotations
@@ -29,15 +28,19 @@ ROUNDS = (1, 3, 10)
 @cache
 def distances() -> dict[int, tuple[float, float]]:
     """After so many units of time, how far FedFix's model is from FedAvg's, and from AsyncFedAvg's, with η_g = 2."""
-    import fedtempo as ft
+    from fedtempo.clock.times import FixedTimes
+    from fedtempo.problems import quadratics
+    from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedFix
+    from fedtempo.simulation.study import simulate
+    from fedtempo.training.solvers import LocalSGD
 
-    problem = ft.problems.quadratics(clients=4, dimension=3, noise=1.0, seed=0)
-    times = ft.FixedTimes([1] * 4)
-    local = ft.LocalSGD(steps=2, lr=0.05, batch_size=2)
-    schemes = [ft.FedFix(wait="1/2"), ft.FedAvg(), ft.AsyncFedAvg()]
+    problem = quadratics(clients=4, dimension=3, noise=1.0, seed=0)
+    times = FixedTimes([1] * 4)
+    local = LocalSGD(steps=2, lr=0.05, batch_size=2)
+    schemes = [FedFix(wait="1/2"), FedAvg(), AsyncFedAvg()]
     found = {}
     for until in ROUNDS:
-        history = ft.simulate(
+        history = simulate(
             problem,
             schemes,
             times,

@@ -1,14 +1,13 @@
-"""Figures of appendix D: the federated loss of every scheme at every local learning rate, for one data set each.
+"""Figures 4 to 7: FedAvg, asynchronous FedAvg, FedFix and FedBuff.
 
-All panels have the same axes, so that what changes from one to the next is the rate: schemes that are flat at first
-become fast, then unstable, and a cross is where a seed diverged. Losses above three times the first are not shown.
+    figure 4          each at its best local learning rate:  (a) M = 20   (b) M = 50 clients; identical hardware (F0)
+                      beside the fastest five times as fast (F80)
+    figures 5 to 7    all at every local learning rate, for one data set each (appendix D)
 
-Figure 4: FedAvg, asynchronous FedAvg, FedFix and FedBuff, each at its best learning rate.
-
-    (a) M = 20    (b) M = 50 clients; identical hardware (F0) beside the fastest five times as fast (F80)
-
-All panels of a data set have the same vertical axis, which leaves out the first twentieth of the time. Above a panel is
-the local learning rate that is best for each scheme there.
+Panels that are compared have the same axes. In figure 4 they leave out the first twentieth of the time, and above a
+panel is the rate that is best for each scheme there. In the others what changes from panel to panel is the rate:
+schemes that are flat at first become fast, then unstable, and a cross is where a seed diverged. Losses above three
+times the first are not shown.
 """
 
 from __future__ import annotations

@@ -49,10 +49,10 @@ from fedtempo.paper.panels import (
     thousands,
 )
 from fedtempo.paper.stages import at_own_rates, at_shared_rate, shared_rate
-from fedtempo.report.history_summary import FAIR
 from fedtempo.report.style import STYLE, floor_of, scale
 from fedtempo.report.tables import signed
 from fedtempo.simulation.history.history import History
+from fedtempo.simulation.history.summary import FAIR
 
 _ROWS = {
     "loss": "(a) federated loss",

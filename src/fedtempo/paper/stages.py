@@ -1,22 +1,17 @@
-"""What a figure's studies leave: one small NetCDF file a part, `FIGURE-PART.nc`, and one for its first stage.
+"""Running a part of a figure, what it leaves on disk, and the learning rate at which it is compared (section 5.1).
 
-A file has the measures of every run and no models, in 32 bits; its attribute `reproduction` says what was run.
+    one stage       the study as it is
+    two stages      all learning rates over a short horizon, then for each scheme the `keep` best over the long one
 
-Which learning rate a comparison is made at (section 5.1).
+Where identical weights are among the weight rules, the rates are ranked by them, as the paper tunes; the best rate of
+every other rule goes on too. Each study has a folder of its own: what was stopped goes on, and what is done is not run
+again. It leaves one small NetCDF file a part, `FIGURE-PART.nc`, and one for its first stage: the measures of every run
+in 32 bits, no models, and in the attribute `reproduction` what was run.
 
     shared    tuned on identical weights, and used for every weight rule: the paper's way, an advantage to identical
     own       each scheme and weight rule at its own best rate
 
 Tuned means the lowest final federated loss: mean over seeds of the mean over the last tenth of the time grid.
-
-Running a part of a figure: in one stage, or in two where a long run for every learning rate would take too long.
-
-    first stage     all learning rates, a short horizon
-    second stage    for each scheme the `keep` best of them, the long horizon
-
-Where identical weights are among the weight rules, the rates are ranked by them, as the paper tunes; the best rate of
-every other rule goes on too. Each study has a folder of its own: what was stopped goes on, and what is done is not run
-again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What it costs that clients come, go and fail: a scheme's pace beside that of the same clients always there.
-
-Schemes side by side for given client times, without a model: `compare`.
+"""Schemes side by side for given client times, without a model: `compare`, and what deserves a word in a plan.
 
 For each scheme its pace, staleness, windows and weights, and what identical weights would cost:
 
@@ -8,9 +6,8 @@ For each scheme its pace, staleness, windows and weights, and what identical wei
     idle = 1 − mean_i τ_i × contributions_i per time,    mean delay = M / (updates a round) − 1
 
 The last holds whatever the times: between two contributions of a client lie exactly (delay + 1) rounds. Of clients that
-come and go, idle and delay are measured along a run of the clock, and beside them are those of clients always there.
-
-What deserves a word in a plan, in plain words.
+come, go and fail, idle and delay are measured along a run of the clock, and beside them are those of the same clients
+always there: the difference is what their absences cost.
 """
 
 from __future__ import annotations

@@ -1,12 +1,4 @@
-"""How far above the least loss the flow is from the pilot's end on, from the way there.
-
-    L(s) = c + (L(0) − c) (1 + s/s_0)^{−γ},      −L'(s_e) = ‖∇L(θ_e)‖²
-
-Curves with all c, s_0 and γ from 1 to 5 are weighted by their likelihood under what the path, the end and the
-gradient's square said; the excess at s ≥ s_e is the weighted mean of L(s) − c. The path's own noise, about
-h·(variance of a step's gradient)/4 above the flow, is taken off first.
-
-The loss at the horizon of each scheme and learning rate, from the pilot, without a run.
+"""The loss at the horizon of each scheme and learning rate, from the pilot, without a run.
 
     L(T) − min L ≈ progress + noise + heterogeneity + drift               means over the last tenth of the time
 
@@ -14,15 +6,19 @@ Around the pilot's end the clients are quadratics with one curvature a coordinat
 the scheme's timeline (fedtempo.theory.forecast): coordinates that start away and decay (progress up to the pilot's
 end), that are shaken by batches (noise), that are pulled apart by clients (heterogeneity). What lies beyond the pilot's
 end decays as the flow does at s = N·σ(η_l): after a short pilot with the gradient's own curvatures, after a long one as
-the curve of the path goes on (excess.py). Here
+the curve of the path goes on,
 
-    σ(η_l) = log(1 + a η_l K) / a
+    σ(η_l) = log(1 + a η_l K) / a,      L(s) = c + (L(0) − c) (1 + s/s_0)^{−γ},      −L'(s_e) = ‖∇L(θ_e)‖²
 
-is how far K local steps lead along a client's own gradient, which they use up; a is its curvature. The drift of local
-work is first order in η_l, at most that of clients who get close to their own optima. Beyond the pilot's end noise goes
-on falling with the loss as the spread of gradients did on the path, heterogeneity and drift as its square (squares of
-means, not means of squares), and curvatures fall with the loss too; short pilots lean on what is usual. N is the number
-of rounds.
+σ is how far K local steps lead along a client's own gradient, which they use up; a is its curvature, N the number of
+rounds. Curves with all c, s_0 and γ from 1 to 5 are weighted by their likelihood under what the path, the end and the
+gradient's square said; the excess at s ≥ s_e is the weighted mean of L(s) − c. The path's own noise, about
+h·(variance of a step's gradient)/4 above the flow, is taken off first.
+
+The drift of local work is first order in η_l, at most that of clients who get close to their own optima. Beyond the
+pilot's end noise goes on falling with the loss as the spread of gradients did on the path, heterogeneity and drift as
+its square (squares of means, not means of squares), and curvatures fall with the loss too; short pilots lean on what is
+usual.
 """
 
 from __future__ import annotations

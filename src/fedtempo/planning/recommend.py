@@ -1,10 +1,9 @@
-"""What is compared: schemes with waits and buffer sizes, and learning rates in steps of 1, 2, 5.
-
-`recommend`: which scheme, wait and learning rate to use, and why.
+"""`recommend`: which scheme, wait and learning rate to use, and why.
 
     a pilot, of at most a share of the planned client updates → a quadratic model → each candidate's loss → the lowest
 
-The planned client updates are those that the clients can make in the time, Σ T/E[T_i]; one is K·B accesses to rows.
+Candidates are schemes with waits and buffer sizes, and learning rates in steps of 1, 2, 5. The planned client updates
+are those that the clients can make in the time, Σ T/E[T_i]; one is K·B accesses to rows.
 """
 
 from __future__ import annotations

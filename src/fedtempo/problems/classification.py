@@ -1,8 +1,7 @@
 """A classifier on labelled rows that a partition deals to clients: logistic regression unless another is given.
 
-Logistic regression on scikit-learn's handwritten digits: 1 797 images of 8 × 8 pixels, embedded, 10 labels.
-
-Pixels lie between 0 and 1. Which images are held out as test rows depends on `test` alone.
+`digits` is that on scikit-learn's handwritten digits: 1 797 images of 8 × 8 pixels between 0 and 1, embedded,
+10 labels. Which images are held out as test rows depends on `test` alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A partition deals the rows of one data set to M clients: every row to at most one client, every client at least one.
 
-What is drawn depends on the seed, by the streams "partition/…" of named randomness, and on nothing else.
-
-Dirichlet partitions: clients' label proportions are drawn, the smaller α the fewer labels a client sees.
+By name: iid, Dirichlet, label shards, one label a client, a natural key. What is drawn depends on the seed, by the
+streams "partition/…" of named randomness, and on nothing else. Dirichlet partitions draw clients' label proportions,
+the smaller α the fewer labels a client sees:
 
     equal        π_i ~ Dirichlet(α, …, α) over labels for each client i; clients take a row each in turn: its label is
                  drawn from π_i renormalised over the labels that still have rows, and it is one of those rows, any
@@ -14,8 +14,6 @@ Dirichlet partitions: clients' label proportions are drawn, the smaller α the f
 
 A Dirichlet vector is G/ΣG with G ~ Gamma(α), here drawn in logarithms as log G' + log(U)/α, G' ~ Gamma(α + 1), so that
 small α does not underflow. Since clients take turns, no client is left with what the others did not want.
-
-The partitions by their names: iid, Dirichlet, label shards, one label a client, a natural key.
 """
 
 from __future__ import annotations

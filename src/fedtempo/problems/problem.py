@@ -1,8 +1,7 @@
-"""The functions of a problem: init(key) gives θ; loss(params, batch) is the mean of ℓ(θ; row) over the batch's rows.
+"""The federated problem: L(θ) = Σ_i p_i L_i(θ), with L_i the mean loss of client i's rows (section 2.1, equation 1).
 
-The federated problem: L(θ) = Σ_i p_i L_i(θ), with L_i the mean loss of client i's rows (section 2.1, equation 1).
-
-θ is `params`, any pytree of floating arrays; p_i is `importance`; M is `num_clients`.
+θ is `params`, any pytree of floating arrays; p_i is `importance`; M is `num_clients`. A problem has two functions:
+init(key) gives θ, and loss(params, batch) is the mean of ℓ(θ; row) over the batch's rows.
 """
 
 from __future__ import annotations

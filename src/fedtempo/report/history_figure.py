@@ -1,9 +1,8 @@
-"""A picture of what identical weights cost: the final loss of each scheme under both weight rules.
-
-Pictures of a history: measures over virtual time, and a study at a glance.
+"""Pictures of a history: measures over virtual time, a study at a glance, and what identical weights cost.
 
 A line is the mean over seeds; its band is one deviation over seeds to either side. A cross ends a line of which a seed
-diverged. An axis of accuracies leaves out their first steep rise.
+diverged. An axis of accuracies leaves out their first steep rise. The cost of identical weights is drawn as the final
+loss of each scheme under both weight rules.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from matplotlib.ticker import EngFormatter, FuncFormatter
 
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
-from fedtempo.report.history_summary import FAIR, Summary, summarise
 from fedtempo.report.history_text import headline
 from fedtempo.report.style import (
     INK,
@@ -39,6 +37,7 @@ from fedtempo.report.style import (
 from fedtempo.report.tables import signed
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.selection import ALWAYS
+from fedtempo.simulation.history.summary import FAIR, Summary, summarise
 
 
 def pairs(summary: Summary) -> list[str]:

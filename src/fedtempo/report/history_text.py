@@ -1,10 +1,7 @@
-"""A history in a line, and in the few lines that Python shows of it.
+"""A history in words: one line, the few lines that Python shows, a table, and sentences about what happened.
 
-What happened in a study, in sentences: who reached the target first, what identical weights cost, what diverged.
-
-Two values differ when their distance is more than the root of the sum of their squared deviations over seeds.
-
-A history as a table, for terminals and notebooks.
+The sentences say who reached the target first, what identical weights cost and what diverged. Two values differ when
+their distance is more than the root of the sum of their squared deviations over seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from fedtempo.report.history_summary import FAIR, REFERENCE, Row, Summary, summarise
 from fedtempo.report.tables import (
     NONE,
     both,
@@ -34,6 +30,7 @@ from fedtempo.report.tables import (
     verb_for,
 )
 from fedtempo.simulation.history.selection import listed
+from fedtempo.simulation.history.summary import FAIR, REFERENCE, Row, Summary, summarise
 
 if TYPE_CHECKING:
     from fedtempo.simulation.history.history import History
@@ -304,6 +301,12 @@ def html_table(summary: Summary) -> str:
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_page(history: History) -> str:
+    """What a notebook shows: the lines, the table, and the data set by its own means."""
+    table = html_table(history.summary())
+    return f"<pre>{html.escape(described(history))}</pre>{table}{history.dataset._repr_html_()}"
 
 
 def legend(history: History, summary: Summary) -> str:

@@ -1,10 +1,7 @@
-"""What every figure shares: its fonts and inks, and how it becomes a file.
+"""What every figure shares: fonts and inks, how schemes and weight rules look, axes, and how it becomes a file.
 
-How schemes and weight rules look in every picture: a colour is a scheme, a family of schemes a hue.
-
-A line is solid for time-based weights, dashed for identical ones, dotted for importance alone.
-
-Axes around measures: limits, logarithmic where values spread far, and names with units.
+A colour is a scheme, a hue a family of schemes. A line is solid for time-based weights, dashed for identical ones,
+dotted for importance alone. Axes are logarithmic where values spread far, and have names with units.
 """
 
 from __future__ import annotations
@@ -22,8 +19,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.files import write_whole
-from fedtempo.report.history_summary import FAIR
 from fedtempo.simulation.history.history import History
+from fedtempo.simulation.history.summary import FAIR
 
 ENDINGS = ("svg", "png", "pdf")
 INK = "#33373d"

@@ -1,7 +1,4 @@
-"""Numbers and names as words.
-
-Plans and timelines as tables on a terminal, and as plain aligned text elsewhere.
-"""
+"""Plans and timelines as tables on a terminal and as plain aligned text elsewhere; numbers and names as words."""
 
 from __future__ import annotations
 

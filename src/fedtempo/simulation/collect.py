@@ -15,12 +15,13 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from fedtempo.simulation.engine.program import grid_times
-from fedtempo.simulation.engine.session import Snapshot, Unit, UnitSpec
+from fedtempo.simulation.engine.session import Snapshot, Unit
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.model import leaf_paths
 
 if TYPE_CHECKING:
     from fedtempo.simulation.study import Study
+    from fedtempo.simulation.units import Units
 
 FORMAT = 1
 
@@ -54,7 +55,7 @@ class _Cube:
     def place(self, unit: Unit, seed: int, run: int) -> tuple[int, ...]:
         """Where a run of a unit belongs."""
         rule, combination = unit.runs[run]
-        chosen = self._study.shapes[unit.shape] | self._study.traced[combination]
+        chosen = self._study.static[unit.static] | self._study.traced[combination]
         inner = [axis.values.index(chosen[axis.name]) for axis in self._study.axes if axis.listed]
         return (unit.scheme, rule, *inner, self._study.seeds.index(unit.seeds[seed]))
 
@@ -70,9 +71,7 @@ def _floating(value: NDArray[Any]) -> np.dtype[Any]:
     return found if np.issubdtype(found, np.floating) else np.dtype(np.float64)
 
 
-def collected(
-    study: Study, plans: Sequence[UnitSpec], outcomes: Sequence[Snapshot | None], seconds: Mapping[str, float]
-) -> History:
+def collected(study: Study, units: Units, outcomes: Sequence[Snapshot | None], seconds: Mapping[str, float]) -> History:
     """The history of what has been run so far; the rest is NaN."""
     cube = _Cube(study)
     time = np.array([float(t) for t in grid_times(study.until, study.points, study.measure_from)])
@@ -80,18 +79,17 @@ def collected(
     shape = (len(study.schemes), len(study.seeds), study.points)
     counted = {name: _Mean(shape) for name in _COUNTS}
     finished = True
-    traffic = study.traffic
-    for plan, outcome in zip(plans, outcomes, strict=True):
+    for spec, outcome in zip(units.specs, outcomes, strict=True):
         if outcome is None:
             finished = False
             continue
         finished = finished and bool(outcome["finished"])
         done, updates = int(outcome["points_done"]), outcome["table:updates"]
-        for seed, run in np.ndindex(len(plan.unit.seeds), len(plan.unit.runs)):
-            where = cube.place(plan.unit, seed, run)
+        for seed, run in np.ndindex(len(spec.unit.seeds), len(spec.unit.runs)):
+            where = cube.place(spec.unit, seed, run)
             for name in _COUNTS:
                 counted[name].add((where[0], where[-1]), outcome[f"table:{name}"][:done])
-            cost = traffic[plan.unit.scheme, plan.unit.shape]
+            cost = units.traffic[spec.unit.scheme, spec.unit.static]
             for name, up_to in cost.totals(updates[:done], outcome["table:rounds"][:done]).items():
                 cube.put(name, where, np.append(up_to, np.full(study.points - done, np.nan)), ("time",))
             for key, table in outcome.items():

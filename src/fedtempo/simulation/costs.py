@@ -1,10 +1,8 @@
-"""How much memory a study will take, worked out before it starts.
+"""What a study costs: the memory that it will take, worked out before it starts, and the bytes that clients exchange.
 
-Bytes that a client update costs: what the client sends, and what it was sent to begin with.
-
-Numbers travel in 32 bits, as Flower carries those of most models, whatever a simulation computes in; headers are not
-counted. A contribution that is compressed counts as its codec packs it. Where clients are chosen by their losses, the
-model goes to all candidates.
+An update's bytes are what the client sends, and what it was sent to begin with. Numbers travel in 32 bits, as Flower
+carries those of most models, whatever a simulation computes in; headers are not counted. A contribution that is
+compressed counts as its codec packs it. Where clients are chosen by their losses, the model goes to all candidates.
 """
 
 from __future__ import annotations
@@ -60,22 +58,23 @@ class Memory:
         )
 
 
-def estimate(plans: Sequence[UnitSpec], machines: Sequence[Machine], threads: int) -> Memory:
+def estimate(specs: Sequence[UnitSpec], machines: Sequence[Machine], threads: int) -> Memory:
     """What `threads` units at a time will take, beside the data and the results."""
     problem = machines[0].problem
     data = sum(np.asarray(x).nbytes for x in jax.tree.leaves((problem.rows, problem.test)))
     versions, batches, results = [], [], 0
-    for plan in plans:
-        machine, unit = machines[plan.unit.machine], plan.unit
-        runs = len(unit.seeds) * len(unit.runs)
-        versions.append((plan.num_slots * machine.version_bytes + machine.kept_bytes) * runs)
+    for spec in specs:
+        unit = spec.unit
+        machine, runs = machines[unit.machine], unit.num_runs
+        versions.append((spec.num_slots * machine.version_bytes + machine.kept_bytes) * runs)
         job = machine.task.job
         rows = job.steps * (job.batch_size or 0)
         width = sum(int(np.prod(x.shape[1:])) * x.itemsize for x in jax.tree.leaves(problem.rows))
-        drawn = plan.capacity * len(unit.seeds) * rows * 12 + (job.batch_size or 256) * len(unit.seeds) * width
+        drawn = spec.capacity * len(unit.seeds) * rows * 12 + (job.batch_size or 256) * len(unit.seeds) * width
         batches.append(drawn + machine.meter.at_once(runs))
-        kinds = 4 + len(problem.metrics) + (problem.test is not None) + (problem.num_clients if plan.per_client else 0)
-        results += runs * (8 * plan.points * kinds + machine.model_bytes) + 16 * plan.points
+        clients = problem.num_clients if spec.per_client else 0
+        measures = 4 + len(problem.metrics) + (problem.test is not None) + clients
+        results += runs * (8 * spec.points * measures + machine.model_bytes) + 16 * spec.points
     at_once = sorted((v + b for v, b in zip(versions, batches, strict=True)), reverse=True)[:threads]
     share = sum(sorted(versions, reverse=True)[:threads])
     return Memory(2 * data, share, sum(at_once) - share, results)
@@ -122,7 +121,7 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(problem: Problem, task: Task, hyper: Mapping[str, Value], asked: float) -> Traffic:
-    """What an update of this kind costs; `asked` clients a round are asked for their loss and not chosen."""
+    """What an update costs; `asked` clients a round are asked for their loss and not chosen."""
     shapes = problem.parameter_shapes
     numbers = {name: jnp.float32(value) for name, value in hyper.items() if value is not None}
     steps = {STEPS: jnp.int32(1)}

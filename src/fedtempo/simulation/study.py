@@ -1,7 +1,9 @@
 """A study: a problem, client times, and a grid of schemes, weight rules, learning rates and seeds; `simulate` runs it.
 
-Runs that differ in numbers only go through the engine together and share their batches; seeds go together where they
-share a timeline and the hardware gains from it.
+    simulate → Study (what is asked) → units (what runs together) → unit runner (carries them out) → collect (history)
+
+Runs that differ in numbers only are one unit and share their batches; seeds go together where they share a timeline
+and the hardware gains from it.
 """
 
 from __future__ import annotations
@@ -12,20 +14,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.ticks import Exact, positive, text
 from fedtempo.clock.times import ClientTimes
-from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
-from fedtempo.grid import RATE, Axis, Value, combinations, numbers
+from fedtempo.grid import Axis, Value, combinations, numbers
 from fedtempo.problems.problem import Problem
-from fedtempo.schemes.compensation import Compensated, compensated
 from fedtempo.schemes.named import Scheme
-from fedtempo.schemes.timelines import expected_weights, weights_of
 from fedtempo.simulation.arguments import (
     EngineName,
     a_problem,
@@ -45,17 +42,13 @@ from fedtempo.simulation.arguments import (
 )
 from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.collect import collected
-from fedtempo.simulation.costs import Traffic, check_memory, estimate, traffic_of
-from fedtempo.simulation.engine.machine import EventMachine, Machine, OnDevice, WaveMachine
-from fedtempo.simulation.engine.measures import Shares
+from fedtempo.simulation.costs import check_memory, estimate
 from fedtempo.simulation.engine.numerics import PRECISIONS, Precision
 from fedtempo.simulation.engine.oracle import reference
-from fedtempo.simulation.engine.session import UnitSpec
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.unit_runner import SAVE_SECONDS, Progress, Runner, cores
-from fedtempo.simulation.units import blocks_of, kind_of, kinds_of, plans_of, task_of
+from fedtempo.simulation.units import Units, splits_of, units_of
 from fedtempo.training.solvers import LocalRule
-from fedtempo.weighting.long_run import LongRun
 from fedtempo.weighting.weight_rules import WeightRule
 
 log = logging.getLogger(__name__)
@@ -89,70 +82,14 @@ class Study:
         return (*self.local.axes, self.server_lr)
 
     @cached_property
-    def shapes(self) -> list[dict[str, Value]]:
-        """Combinations of the axes that change the shape of the work."""
+    def static(self) -> list[dict[str, Value]]:
+        """Combinations of the axes that change what is compiled: local steps, batch size."""
         return combinations([axis for axis in self.axes if not axis.traced])
 
     @cached_property
     def traced(self) -> list[dict[str, Value]]:
         """Combinations of the axes that only change numbers."""
         return combinations([axis for axis in self.axes if axis.traced])
-
-    def traced_of(self, scheme: Scheme) -> list[int]:
-        """Which of the traced combinations a scheme is run at."""
-        rates = self.rates.get(scheme.label)
-        return [k for k, numbers in enumerate(self.traced) if rates is None or numbers.get(RATE) in rates]
-
-    @property
-    def num_runs(self) -> int:
-        """All runs."""
-        each = sum(len(self.rules_of(scheme)) * len(self.traced_of(scheme)) for scheme in self.schemes)
-        return len(self.seeds) * len(self.shapes) * each
-
-    def rules_of(self, scheme: Scheme) -> range:
-        """Which of the weight rules a scheme is run with: the first alone, in whose place its own is, if it has one."""
-        return range(1 if scheme.options.own_weights is not None else len(self.rules))
-
-    def config(self, scheme: Scheme, seed: int) -> ClockConfig:
-        """The clock of a scheme under a seed."""
-        return ClockConfig.of(scheme.waiting, self.times, self.problem.importance.values, seed)
-
-    def shares_seeds(self, scheme: Scheme) -> bool:
-        """Whether all seeds have one timeline."""
-        return not (self.times.random or scheme.waiting.random)
-
-    @cached_property
-    def compensated(self) -> dict[tuple[int, int, int], Compensated]:
-        """d_i, and in what else clients differ, by (scheme, weight rule, shape of the work)."""
-        found: dict[tuple[int, int, int], Compensated] = {}
-        runs: dict[WaitingRule, LongRun] = {}
-        for s, scheme in enumerate(self.schemes):
-            run = runs.setdefault(scheme.waiting, LongRun(scheme.waiting, self.times, self.problem.importance))
-            for r, rule in enumerate(self.rules):
-                weights = weights_of(scheme, run, scheme.options.own_weights or rule)
-                for k, shape in enumerate(self.shapes):
-                    steps = shape.get("local_steps", 1)
-                    assert isinstance(steps, int)
-                    found[s, r, k] = compensated(scheme.options, weights, steps, scheme.label)
-        return found
-
-    @cached_property
-    def traffic(self) -> dict[tuple[int, int], Traffic]:
-        """Bytes of one client update, by (scheme, shape of the work)."""
-        found: dict[tuple[int, int], Traffic] = {}
-        for s, k in product(range(len(self.schemes)), range(len(self.shapes))):
-            rule = self.schemes[s].waiting
-            asked = rule.asked_a_round(self.problem.num_clients)
-            task = task_of(self, kind_of(self, s, k))
-            found[s, k] = traffic_of(self.problem, task, self.shapes[k] | self.traced[0], float(asked))
-        return found
-
-    @cached_property
-    def shares(self) -> Shares:
-        """p_i, and q_i of the surrogate: shares of rounds of the reference scheme."""
-        p = self.problem.importance
-        q = expected_weights(self.surrogate, self.times, importance=p.exact, rule="identical")
-        return Shares(p.values, q / q.sum())
 
     def configuration(self) -> dict[str, Any]:
         """All that is needed to repeat the study, as JSON."""
@@ -213,8 +150,8 @@ def simulate(
     loss), counts as diverged; the others go on.
 
     `checkpoint` is a folder, saved to every `save_every` seconds: a study that was stopped there goes on, to the same
-    bits on a processor; `overwrite` replaces a study that is there. Ctrl-C stops it at the next stretch, saved. A JSON
-    `description` is kept in the folder. `on_progress` is told several times a second how far it is.
+    bits on a processor; `overwrite` replaces a study that is there. Ctrl-C stops it within a second or so, saved. A
+    JSON `description` is kept in the folder. `on_progress` is told several times a second how far it is.
     """
     clients = a_problem(problem).num_clients
     study = Study(
@@ -251,28 +188,24 @@ def run_study(
     """Carry out a study, or the rest of one; what is there when it is interrupted is kept in the folder."""
     if study.engine == "oracle" and folder is not None:
         raise InputError("checkpoint: the oracle keeps none, it is for short runs; choose another engine")
-    layout = {"blocks": blocks_of(study, cores())}
+    layout = {"blocks": splits_of(study, cores())}  # as the folder names it
     if folder is not None and not (overwrite and folder.holds_a_study()):
         layout = folder.check(study.configuration()) or layout
-    rows = OnDevice(study.problem, study.dtype)
-    made = WaveMachine if study.engine == "waves" else EventMachine
-    kinds = kinds_of(study)
-    machines: list[Machine] = [made(study.problem, task_of(study, kind), study.dtype, rows) for kind in kinds]
-    plans = plans_of(study, kinds, machines, layout["blocks"])
+    units = units_of(study, layout["blocks"])
     if study.engine == "oracle":
-        return _by_oracle(study, plans)
-    threads = 1 if study.engine == "waves" else min(cores(), len(plans))
-    needed = estimate(plans, machines, threads)
-    log.info("%d runs in %d units, about %s", study.num_runs, len(plans), needed)
+        return _by_oracle(study, units)
+    threads = 1 if study.engine == "waves" else min(cores(), len(units.specs))
+    needed = estimate(units.specs, units.machines, threads)
+    log.info("%d runs in %d units, about %s", units.num_runs, len(units.specs), needed)
     check_memory(needed)
     if folder is not None:
         if overwrite:
             folder.clear()
         folder.begin(study.configuration(), layout)
-    runner = Runner(plans, machines, study.dtype, folder, threads=threads, save_every=save_every, memory=needed.total)
+    runner = Runner(units, study.dtype, folder, threads=threads, save_every=save_every, memory=needed.total)
 
     def so_far() -> History:
-        found = collected(study, plans, runner.outcomes, _seconds(runner, machines))
+        found = collected(study, units, runner.outcomes, _seconds(runner, units))
         if folder is not None:
             found.save(folder.history)
         return found
@@ -288,18 +221,23 @@ def run_study(
     return history
 
 
-def _seconds(runner: Runner, machines: list[Machine]) -> dict[str, float]:
+def _seconds(runner: Runner, units: Units) -> dict[str, float]:
     """Time spent: compiling, over all threads, and on everything else."""
-    compiling = sum(machine.compile_seconds for machine in machines)
+    compiling = sum(machine.compile_seconds for machine in units.machines)
     return {"run_seconds": max(0.0, runner.seconds - compiling), "compile_seconds": compiling}
 
 
-def _by_oracle(study: Study, plans: list[UnitSpec]) -> History:
+def _by_oracle(study: Study, units: Units) -> History:
     begin = time.perf_counter()
     outcomes = [
         reference(
-            p, study.problem, study.local, study.shapes[p.unit.shape], study.schemes[p.unit.scheme].options, study.dtype
+            spec,
+            study.problem,
+            study.local,
+            study.static[spec.unit.static],
+            study.schemes[spec.unit.scheme].options,
+            study.dtype,
         )
-        for p in plans
+        for spec in units.specs
     ]
-    return collected(study, plans, outcomes, {"run_seconds": time.perf_counter() - begin, "compile_seconds": 0.0})
+    return collected(study, units, outcomes, {"run_seconds": time.perf_counter() - begin, "compile_seconds": 0.0})

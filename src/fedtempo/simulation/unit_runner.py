@@ -1,25 +1,28 @@
-"""Ctrl-C as a note: as an exception it is lost where Python ignores those, as inside the removal of an object.
+"""Carrying out the units of a study over the cores, with progress, checkpoints, and a stop that keeps everything.
 
-Carrying out a study: its units over the cores, with progress, checkpoints, and a stop that keeps everything.
+`Runner.run_unit` is the loop of one unit. Ctrl-C is a note and no exception, which would be lost where Python ignores
+those, as inside the removal of an object.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
 from fedtempo.simulation.checkpoint import Folder
-from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, numerics
-from fedtempo.simulation.engine.session import Session, Snapshot, UnitSpec
+from fedtempo.simulation.engine.session import Session, Snapshot
+from fedtempo.simulation.units import Units
+
+SAVE_SECONDS = 30.0
+POLL_SECONDS = 0.2
 
 
 @dataclass
@@ -53,12 +56,6 @@ def noted() -> Iterator[Interrupts]:
             signal.signal(number, signal.default_int_handler)
     if found.came:
         raise KeyboardInterrupt
-
-
-log = logging.getLogger(__name__)
-
-SAVE_SECONDS = 30.0
-POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -98,12 +95,11 @@ class _Count:
 
 
 class Runner:
-    """Runs units, each in one thread; between stretches it looks whether it should save or stop."""
+    """Runs units, each in one thread; between calls of the engine it looks whether it should save or stop."""
 
     def __init__(
         self,
-        plans: list[UnitSpec],
-        machines: Sequence[Machine],
+        units: Units,
         dtype: Precision,
         folder: Folder | None,
         *,
@@ -111,11 +107,11 @@ class Runner:
         save_every: float = SAVE_SECONDS,
         memory: int = 0,
     ) -> None:
-        self._plans, self._machines, self._dtype, self._folder = plans, machines, dtype, folder
+        self._units, self._dtype, self._folder = units, dtype, folder
         self._threads, self._save_every, self._memory = threads, save_every, memory
         self._stop = threading.Event()
-        self._counts = [_Count() for _ in plans]
-        self.outcomes: list[Snapshot | None] = [None] * len(plans)
+        self._counts = [_Count() for _ in units.specs]
+        self.outcomes: list[Snapshot | None] = [None] * len(units.specs)
         """By unit: what it has measured; None if it has not begun."""
         self.seconds = 0.0
         self._began = 0.0
@@ -123,11 +119,11 @@ class Runner:
     def run(
         self, on_progress: Callable[[Progress], None] | None = None, on_save: Callable[[], object] | None = None
     ) -> None:
-        """To the end, or to an interrupt: then every unit is saved at the end of its stretch, and it is raised."""
+        """To the end, or to an interrupt: then every unit is saved where it is, and it is raised."""
         begin = time.perf_counter()
         self._recall()
         with noted() as interrupts, ThreadPoolExecutor(self._threads, thread_name_prefix="fedtempo") as pool:
-            tasks = [pool.submit(self._unit, k) for k in range(len(self._plans))]
+            tasks = [pool.submit(self.run_unit, k) for k in range(len(self._units.specs))]
             try:
                 self._watch(tasks, begin, interrupts, on_progress, on_save)
             except BaseException:
@@ -169,44 +165,46 @@ class Runner:
             updates=sum(count.updates for count in self._counts),
             seconds=time.perf_counter() - begin,
             units_done=sum(outcome is not None and bool(outcome["finished"]) for outcome in self.outcomes),
-            units=len(self._plans),
+            units=len(self._units.specs),
             memory=self._memory,
             began=self._began,
         )
 
     def _recall(self) -> None:
         """What earlier calls had measured."""
-        for k, plan in enumerate(self._plans):
-            saved = self._folder.read_unit(plan.unit.number, state=False) if self._folder is not None else None
+        for k, spec in enumerate(self._units.specs):
+            saved = self._folder.read_unit(spec.unit.number, state=False) if self._folder is not None else None
             if saved is not None:
                 self.outcomes[k] = saved
-                self._counts[k].share = 1.0 if saved["finished"] else int(saved["points_done"]) / plan.points
+                self._counts[k].share = 1.0 if saved["finished"] else int(saved["points_done"]) / spec.points
         self._began = sum(count.share for count in self._counts) / len(self._counts)
 
-    def _unit(self, k: int) -> None:
-        plan, count, before = self._plans[k], self._counts[k], self.outcomes[k]
+    def run_unit(self, k: int) -> None:
+        """One unit, from its start or from where it was saved, to its end or to a stop: the order of all it does."""
+        spec, count, before = self._units.specs[k], self._counts[k], self.outcomes[k]
         if self._stop.is_set() or (before is not None and bool(before["finished"])):
             return
-        saved = self._folder.read_unit(plan.unit.number) if self._folder is not None else None
-        runs = len(plan.unit.seeds) * len(plan.unit.runs)
+        saved = self._folder.read_unit(spec.unit.number) if self._folder is not None else None
         with numerics(self._dtype):
-            session = Session(plan, self._machines[plan.unit.machine], saved)
+            session = Session(spec, self._units.machines[spec.unit.machine], saved)
             last_saved = time.monotonic()
-            for events in session.run():
-                count.updates += events * runs
+            while True:
+                piece = session.piece()  # events and measuring points in the order of time
+                events = session.train(piece)  # clients' jobs and the server's rounds, for half a second
+                session.measure(piece)  # the models at the points that have passed
+                count.updates += events * spec.unit.num_runs
                 count.share = session.share
-                if self._stop.is_set():
+                if session.finished or self._stop.is_set():
                     break
                 if self._folder is not None and time.monotonic() - last_saved > self._save_every:
                     self._save(k, session)
                     last_saved = time.monotonic()
-            count.share = session.share
             self._save(k, session)
 
     def _save(self, k: int, session: Session) -> None:
         outcome = session.snapshot()
         if self._folder is not None:
-            self._folder.write_unit(self._plans[k].unit.number, outcome)
+            self._folder.write_unit(self._units.specs[k].unit.number, outcome)
         self.outcomes[k] = {name: array for name, array in outcome.items() if not name.startswith("state:")}
 
 

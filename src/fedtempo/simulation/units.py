@@ -1,7 +1,8 @@
-"""The units of a study: runs that go through the engine together, and what each needs.
+"""The units of a study: runs that go through the engine together, with all that each needs.
 
-A unit has one scheme and one shape of work. It has one seed, or all of them where they share a timeline and the engine
-takes them together, and a block of the combinations of weight rules and numbers.
+A unit has one scheme and one combination of the static axes, those that change what is compiled (local steps, batch
+size). It has one seed, or all of them where they share a timeline and the engine takes them together, and some of the
+combinations of weight rules and traced numbers (learning rates).
 """
 
 from __future__ import annotations
@@ -17,115 +18,158 @@ from numpy.typing import NDArray
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import stream
 from fedtempo.clock.ticks import text
+from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
-from fedtempo.simulation.engine.machine import Machine
+from fedtempo.schemes.compensation import Compensated, compensated
+from fedtempo.schemes.named import Scheme
+from fedtempo.schemes.timelines import expected_weights, weights_of
+from fedtempo.simulation.costs import Traffic, traffic_of
+from fedtempo.simulation.engine.machine import EventMachine, Machine, OnDevice, WaveMachine
+from fedtempo.simulation.engine.measures import Shares
 from fedtempo.simulation.engine.session import Unit, UnitSpec, room_for
 from fedtempo.simulation.engine.task import SHARE, Task
 from fedtempo.training.client import ClientWork
 from fedtempo.training.server_rules import server_rule
 from fedtempo.training.solvers import STEPS, LocalOptax
+from fedtempo.weighting.long_run import LongRun
 
 if TYPE_CHECKING:
     from fedtempo.simulation.study import Study
-    from fedtempo.training.compression import Compression
-    from fedtempo.training.corrections import Correction
-    from fedtempo.training.server_rules import ServerRule
+
+Made = dict[tuple[int, int, int], Compensated]
+"""d_i, and in what else clients differ, by (scheme, weight rule, static combination)."""
 
 
-class Kind(NamedTuple):
-    """What decides what is compiled: runs of one kind share a machine."""
+class Units(NamedTuple):
+    """All units of a study, in the order of their numbers."""
 
-    shape: int
-    """Which choice of the axes that change the shape of the work."""
-    correction: Correction | None
-    server: ServerRule
-    compression: Compression | None
-    most_steps: int | None
-    """The most local steps of any client, where clients differ in them."""
+    specs: list[UnitSpec]
+    machines: list[Machine]
+    """What runs them: one for all units that share compiled code; `spec.unit.machine` says which."""
+    traffic: dict[tuple[int, int], Traffic]
+    """Bytes of one client update, by (scheme, static combination)."""
 
-
-def kind_of(study: Study, scheme: int, shape: int) -> Kind:
-    """The kind of a scheme's runs at one shape of the work."""
-    parts = study.schemes[scheme].options
-    steps = study.compensated[scheme, 0, shape].steps
-    most = None if steps is None else int(steps.max())
-    return Kind(shape, parts.correction, server_rule(parts), parts.compression, most)
+    @property
+    def num_runs(self) -> int:
+        """Runs of all units."""
+        return sum(spec.unit.num_runs for spec in self.specs)
 
 
-def kinds_of(study: Study) -> list[Kind]:
-    """Every kind of work in a study, once."""
-    found = [kind_of(study, s, k) for s in range(len(study.schemes)) for k in range(len(study.shapes))]
-    return list(dict.fromkeys(found))
-
-
-def task_of(study: Study, kind: Kind) -> Task:
-    """What is compiled for one kind of work."""
-    shape = study.shapes[kind.shape]
-    if kind.most_steps is not None:
-        shape = {**shape, "local_steps": kind.most_steps}
-    work = ClientWork(study.local.job(shape), kind.correction, kind.compression)
-    return Task(study.problem.loss, work, kind.server)
-
-
-def blocks_of(study: Study, cores: int) -> int:
-    """Into how many blocks the runs of a scheme and seed are cut, so that every core has work."""
+def splits_of(study: Study, cores: int) -> int:
+    """Into how many units the runs of a scheme and seed are split, so that every core has work."""
     if study.engine == "waves":
         return 1
-    units = len(study.schemes) * len(study.seeds) * len(study.shapes)
+    units = len(study.schemes) * len(study.seeds) * len(study.static)
     return max(1, min(-(-cores // units), len(study.rules) * len(study.traced)))
 
 
-def plans_of(study: Study, kinds: Sequence[Kind], machines: Sequence[Machine], blocks: int) -> list[UnitSpec]:
-    """The units of a study, and what each needs; `machines` are those of the `kinds`."""
-    plans: list[UnitSpec] = []
+def units_of(study: Study, splits: int) -> Units:
+    """The units of a study, the runs of each scheme and seed in `splits` of them."""
+    made = _compensated(study)
+    tasks, task_of = _tasks(study, made)
+    rows = OnDevice(study.problem, study.dtype)
+    machine_class = WaveMachine if study.engine == "waves" else EventMachine
+    machines: list[Machine] = [machine_class(study.problem, task, study.dtype, rows) for task in tasks]
+    shares = _shares(study)
+    specs: list[UnitSpec] = []
     for s, scheme in enumerate(study.schemes):
-        runs = [(r, c) for r in study.rules_of(scheme) for c in study.traced_of(scheme)]
         asks = bool(scheme.waiting.by_training)  # then every run has rounds of its own
-        cuts = [tuple(part) for part in _cut(runs, len(runs) if asks else blocks) if part]
-        together = study.engine == "waves" and study.shares_seeds(scheme) and not asks
+        runs = [(r, c) for r in _rules(study, scheme) for c in _traced(study, scheme)]
+        parts = [part for part in _split(runs, len(runs) if asks else splits) if part]
+        together = study.engine == "waves" and not (study.times.random or scheme.waiting.random or asks)
         for seeds in [study.seeds] if together else [(seed,) for seed in study.seeds]:
-            config = study.config(scheme, seeds[0])
-            for k in range(len(study.shapes)):
-                machine = kinds.index(kind_of(study, s, k))
-                for part in cuts:
-                    unit = Unit(len(plans), s, k, seeds, part, machine)
-                    plans.append(_plan(study, machines[machine], unit, config))
-    return _settled(plans, machines)
+            config = ClockConfig.of(scheme.waiting, study.times, study.problem.importance.values, seeds[0])
+            for k in range(len(study.static)):
+                for part in parts:
+                    unit = Unit(len(specs), s, k, seeds, tuple(part), task_of[s, k])
+                    specs.append(_spec(study, made, shares, machines[unit.machine], unit, config))
+    traffic = {pair: _traffic(study, *pair, tasks[number]) for pair, number in task_of.items()}
+    return Units(_settled(specs, machines), machines, traffic)
 
 
-def _settled(plans: list[UnitSpec], machines: Sequence[Machine]) -> list[UnitSpec]:
-    """What the programs' first pieces tell: one size of slots for all schemes that share the compiled code."""
-    firsts = {(p.unit.scheme, p.unit.machine): p.first_piece() for p in plans}
-    if not any(piece.num_events for piece in firsts.values()):
-        raise InputError(f"until: no round ends by {text(plans[0].until)}; give more time")
-    slots: dict[int, int] = {}
-    for k, machine in enumerate(machines):
-        pieces = [piece for (_, number), piece in firsts.items() if number == k]
-        machine.tune(pieces, max(len(p.unit.seeds) * len(p.unit.runs) for p in plans if p.unit.machine == k))
-        slots[k] = room_for(max(piece.num_slots for piece in pieces))
-    return [replace(plan, num_slots=slots[plan.unit.machine]) for plan in plans]
+def _compensated(study: Study) -> Made:
+    found: Made = {}
+    long_runs: dict[WaitingRule, LongRun] = {}
+    for s, scheme in enumerate(study.schemes):
+        waiting = scheme.waiting
+        long_run = long_runs.setdefault(waiting, LongRun(waiting, study.times, study.problem.importance))
+        for r, rule in enumerate(study.rules):
+            weights = weights_of(scheme, long_run, scheme.options.own_weights or rule)
+            for k, static in enumerate(study.static):
+                steps = static.get("local_steps", 1)
+                assert isinstance(steps, int)
+                found[s, r, k] = compensated(scheme.options, weights, steps, scheme.label)
+    return found
 
 
-def _plan(study: Study, machine: Machine, unit: Unit, config: ClockConfig) -> UnitSpec:
+def _tasks(study: Study, made: Made) -> tuple[list[Task], dict[tuple[int, int], int]]:
+    """What is to be compiled, each once, and the number of that of a (scheme, static combination)."""
+    tasks: list[Task] = []
+    keys: list[tuple[Any, ...]] = []
+    task_of: dict[tuple[int, int], int] = {}
+    for s, scheme in enumerate(study.schemes):
+        options, server = scheme.options, server_rule(scheme.options)
+        for k, static in enumerate(study.static):
+            steps = made[s, 0, k].steps
+            most = None if steps is None else int(steps.max())  # of any client, where they differ
+            key = (k, options.correction, server, options.compression, most)
+            if key not in keys:
+                job = study.local.job(static if most is None else {**static, "local_steps": most})
+                work = ClientWork(job, options.correction, options.compression)
+                tasks.append(Task(study.problem.loss, work, server))
+                keys.append(key)
+            task_of[s, k] = keys.index(key)
+    return tasks, task_of
+
+
+def _shares(study: Study) -> Shares:
+    """p_i, and q_i of the surrogate: shares of rounds of the reference scheme."""
+    p = study.problem.importance
+    q = expected_weights(study.surrogate, study.times, importance=p.exact, rule="identical")
+    return Shares(p.values, q / q.sum())
+
+
+def _traffic(study: Study, scheme: int, static: int, task: Task) -> Traffic:
+    asked = study.schemes[scheme].waiting.asked_a_round(study.problem.num_clients)
+    return traffic_of(study.problem, task, study.static[static] | study.traced[0], float(asked))
+
+
+def _rules(study: Study, scheme: Scheme) -> range:
+    """Which of the weight rules a scheme is run with: the first alone, in whose place its own is, if it has one."""
+    return range(1 if scheme.options.own_weights is not None else len(study.rules))
+
+
+def _traced(study: Study, scheme: Scheme) -> list[int]:
+    """Which of the traced combinations a scheme is run at."""
+    rates = study.rates.get(scheme.label)
+    return [c for c, numbers in enumerate(study.traced) if rates is None or numbers.get(RATE) in rates]
+
+
+def _split(runs: list[tuple[int, int]], splits: int) -> list[list[tuple[int, int]]]:
+    """Parts of nearly equal size."""
+    edges = [len(runs) * k // splits for k in range(splits + 1)]
+    return [runs[a:b] for a, b in pairwise(edges)]
+
+
+def _spec(study: Study, made: Made, shares: Shares, machine: Machine, unit: Unit, config: ClockConfig) -> UnitSpec:
     pace = float((1.0 / study.times.mean_time).sum())
     capacity = machine.capacity(len(unit.seeds), float(study.until) * pace)
     if config.rule.by_training:
         capacity = min(capacity, max(16, 1 << (config.num_clients - 1).bit_length()))  # a piece is a round
-    made = [study.compensated[unit.scheme, r, unit.shape] for r in range(len(study.rules))]
     return UnitSpec(
         unit=unit,
         config=config,
-        weights=tuple(one.weights for one in made),
+        weights=tuple(made[unit.scheme, r, unit.static].weights for r in range(len(study.rules))),
         hyper=_numbers(study, unit, config),
-        clients=_clients(study, unit),
+        clients=_clients(study, made[unit.scheme, unit.runs[0][0], unit.static]),
         until=study.until,
         points=study.points,
         start=study.measure_from,
-        shares=study.shares,
+        shares=shares,
         per_client=study.per_client,
         capacity=capacity,
-        max_marks=machine.max_marks(len(unit.runs) * len(unit.seeds)),
+        max_points=machine.max_points(unit.num_runs),
         num_slots=1,
         bound=study.bound,
     )
@@ -139,17 +183,16 @@ def _numbers(study: Study, unit: Unit, config: ClockConfig) -> dict[str, NDArray
     if isinstance(local, LocalOptax) and local.schedule != "constant":
         if config.rule.by_training:
             raise InputError("schedule: how many rounds there will be is not known ahead; use a constant rate")
-        rounds = sum(part.num_rounds for part in stream(config, until=study.until))
-        steps = study.shapes[unit.shape]["local_steps"]
+        rounds = sum(line.num_rounds for line in stream(config, until=study.until))
+        steps = study.static[unit.static]["local_steps"]
         assert isinstance(steps, int)
         found[RATE] = np.array([local.rate(lr, steps, rounds) for lr in found[RATE]])
     return found
 
 
-def _clients(study: Study, unit: Unit) -> dict[str, NDArray[Any]]:
+def _clients(study: Study, made: Compensated) -> dict[str, NDArray[Any]]:
     """[clients] of every number in which clients differ."""
     found: dict[str, NDArray[Any]] = {SHARE: study.problem.importance.values}
-    made = study.compensated[unit.scheme, unit.runs[0][0], unit.shape]
     if made.rates is not None:
         found[RATE] = made.rates
     if made.steps is not None:
@@ -157,7 +200,14 @@ def _clients(study: Study, unit: Unit) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _cut(runs: list[tuple[int, int]], blocks: int) -> list[list[tuple[int, int]]]:
-    """Blocks of nearly equal size."""
-    edges = [len(runs) * k // blocks for k in range(blocks + 1)]
-    return [runs[a:b] for a, b in pairwise(edges)]
+def _settled(specs: list[UnitSpec], machines: Sequence[Machine]) -> list[UnitSpec]:
+    """What the programs' first pieces tell: one size of slots for all schemes that share the compiled code."""
+    firsts = {(spec.unit.scheme, spec.unit.machine): spec.first_piece() for spec in specs}
+    if not any(piece.num_events for piece in firsts.values()):
+        raise InputError(f"until: no round ends by {text(specs[0].until)}; give more time")
+    slots: dict[int, int] = {}
+    for m, machine in enumerate(machines):
+        pieces = [piece for (_, number), piece in firsts.items() if number == m]
+        machine.tune(pieces, max(spec.unit.num_runs for spec in specs if spec.unit.machine == m))
+        slots[m] = room_for(max(piece.num_slots for piece in pieces))
+    return [replace(spec, num_slots=slots[spec.unit.machine]) for spec in specs]

@@ -20,7 +20,6 @@ _HOME = {
     "Expected": "expected",
     "Forecast": "forecasting",
     "Measured": "virtual_models",
-    "Order": "orders",
     "Quantities": "tables",
     "Regime": "regimes",
     "Residuals": "round_residuals",
@@ -39,7 +38,6 @@ _HOME = {
     "lemma_1": "covariance",
     "measure": "virtual_models",
     "optimum": "problem_constants",
-    "order_of": "orders_in_time",
     "quantities": "tables",
     "rate": "stability",
     "regime": "regimes",
@@ -50,7 +48,6 @@ _HOME = {
     "stability_limit": "stability",
     "stationary_loss": "stability",
     "type_weights": "data_types",
-    "window_share": "orders",
 }
 
 __all__ = list(_HOME)
@@ -71,9 +68,6 @@ if TYPE_CHECKING:
     from fedtempo.theory.expected import rounds_in as rounds_in
     from fedtempo.theory.forecasting import Forecast as Forecast
     from fedtempo.theory.forecasting import forecast as forecast
-    from fedtempo.theory.orders import Order as Order
-    from fedtempo.theory.orders import window_share as window_share
-    from fedtempo.theory.orders_in_time import order_of as order_of
     from fedtempo.theory.problem_constants import Constants as Constants
     from fedtempo.theory.problem_constants import constants as constants
     from fedtempo.theory.problem_constants import optimum as optimum

@@ -1,1 +1,1 @@
-"""The work of a job: K local steps from the model that the client was sent (section 2.1)."""
+"""What one job does and what the server makes of it: solvers, corrections, compression, server rules."""

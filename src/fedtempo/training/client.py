@@ -1,6 +1,6 @@
 """All that a client does with what it is sent: corrected steps, then compression of what it sends back.
 
-sent (θ^ρ, letter) → K steps along corrected gradients → Δ_i → what the server gets of it, and a report
+sent (θ^ρ, broadcast state) → K steps along corrected gradients → Δ_i → what the server gets of it, and a report
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
-"""Corrections of local work: a term in every step's gradient, and what client and server remember for it.
+"""Corrections of local work, a term in every step's gradient: FedProx, FedDANE, FedDyn and SCAFFOLD.
 
     θ ← θ + u(∇L_i(θ, ξ_k) + term(θ))         then the contribution, a report, and the client's memory
 
-`change` is the contribution Δ_i as the server gets it, `share` is p_i. A correction's numbers are fixed: a study with
-several of them has a scheme for each.
-
-FedProx, FedDANE, FedDyn and SCAFFOLD: local work that does not run away from the other clients.
-
     FedProx    g + μ(θ − θ^ρ)                      Li et al., "Federated optimization in heterogeneous networks", 2020
     FedDANE    g + ḡ^ρ − ∇L_i(θ^ρ) + μ(θ − θ^ρ)    Li et al., "FedDANE", 2019, with the gradients of earlier jobs
-    FedDyn    g − h_i + α(θ − θ^ρ)               Acar et al., "Federated learning based on dynamic regularization", 2021
+    FedDyn     g − h_i + α(θ − θ^ρ)              Acar et al., "Federated learning based on dynamic regularization", 2021
     SCAFFOLD   g − c_i + c^ρ                       Karimireddy et al., "SCAFFOLD", 2020, its option II
 
-θ^ρ is the model that the job started from. What carries over from job to job is exact under staleness: the server's
-ḡ, h and c are Σ_j p_j of what client j last held, whoever took part and whenever.
+θ^ρ is the model that the job started from, `change` the contribution Δ_i as the server gets it, `share` is p_i. What
+carries over from job to job is exact under staleness: the server's ḡ, h and c are Σ_j p_j of what client j last held,
+whoever took part and whenever. A correction's numbers are fixed: a study with several of them has a scheme for each.
 """
 
 from __future__ import annotations

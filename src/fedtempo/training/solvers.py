@@ -1,14 +1,9 @@
 """Δ_i = θ_i^{K} − θ^{ρ_i(n)}: what a client sends back after K steps from the model it was sent (section 2.1).
 
-    θ_i^{k+1} = θ_i^{k} + u(∇L_i(θ_i^{k}, ξ_k))          u a solver's update, −η_l · gradient for SGD
+    θ_i^{k+1} = θ_i^{k} + u(∇L_i(θ_i^{k}, ξ_k))          u a solver's update, with a fresh state for each job
+    g ← ∇L_i(θ, ξ_k);   g ← g · min(1, clip/‖g‖);        SGD: θ ← θ − η_l·g, or any Optax solver
 
-Δ_i is the `contribution`, K `local_steps`, ξ_k the k-th batch of the job, of B = `batch_size` rows.
-
-K steps of SGD, or of any Optax solver, with a fresh state for each job.
-
-    g ← ∇L_i(θ, ξ_k);   g ← g · min(1, clip/‖g‖);   SGD: θ ← θ − η_l·g
-
-η_l is `local_lr`, K `local_steps`, B `batch_size`.
+Δ_i is the `contribution`, η_l `local_lr`, K `local_steps`, ξ_k the k-th batch of the job, of B = `batch_size` rows.
 """
 
 from __future__ import annotations

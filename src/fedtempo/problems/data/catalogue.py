@@ -1,13 +1,9 @@
-"""The data sets: what is downloaded from where, with which digest, and in which forms a loader takes them.
+"""The data sets: what is downloaded from where, with which digest, where it lies, and which forms a loader takes.
 
 A form is a list of files, each under one of several names; a folder holds a data set when it holds all files of a form.
-
-Where data lies: below one folder, in `mnist/`, `cifar10/` and `shakespeare/`.
-
-The folder is the one that is given, else that of the environment variable FEDTEMPO_DATA_DIR, else `data` in the
-platform's cache folder.
-
-Downloading a data set: the files of its official release that are not in its folder yet.
+All lie below one folder, in `mnist/`, `cifar10/` and `shakespeare/`: the folder that is given, else that of the
+environment variable FEDTEMPO_DATA_DIR, else `data` in the platform's cache folder. `get` downloads the files of the
+official release that are not there yet.
 """
 
 from __future__ import annotations

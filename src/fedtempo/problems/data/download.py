@@ -1,20 +1,12 @@
-"""A download in the making: `NAME.part` beside its target, and in `NAME.part.version` of which version it is a part.
+"""One file, downloaded whole or not at all, by one process at a time in a folder.
 
-The version is what the server calls it, an ETag or a date; going on with another version's part would mix two files.
-
-One process at a time: a lock on a file, which the operating system lets go when its holder ends, however it ends.
-
-Asking a server for a file, or for the rest of one.
+What comes is written to `NAME.part` beside the target, and moved to its place once its digest is the published one. A
+part that is left, by a cut connection or Ctrl-C, is where the next download goes on; `NAME.part.version` says of which
+version it is a part, an ETag or a date, since going on with another version's part would mix two files.
 
 The rest is asked for by `Range: bytes=START-`, with `If-Range: VERSION` where a version is known. A server that knows
 neither, or that has another version, answers with the whole file. Addresses are https; plain http serves this machine
-only.
-
-One file, downloaded whole or not at all.
-
-What comes is written to `NAME.part` beside the target, and moved to its place once its digest is the published one. A
-part that is left, by a cut connection or Ctrl-C, is where the next download goes on. One process at a time works in a
-folder.
+only. The lock is on a file, and the operating system lets it go when its holder ends, however it ends.
 """
 
 from __future__ import annotations

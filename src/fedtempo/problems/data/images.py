@@ -1,14 +1,9 @@
-"""Images with labels 0 to 9, as read-only arrays of bytes.
+"""Images with labels 0 to 9, as read-only arrays of bytes: MNIST from its idx files, CIFAR-10 from its binary release.
 
-MNIST from its four idx files.
-
-An idx file: a magic number 0x08 (bytes) and the number of dimensions, then each dimension, all as big-endian 32-bit
-integers; then the bytes. Images have three dimensions (rows, 28, 28), labels one (rows).
-
-CIFAR-10 from its binary release.
-
-Six files of records; a record is one label byte, then 32 × 32 red, green and blue bytes, 3073 in all. The official
-archive is read as it is, without unpacking it to disk.
+idx file     a magic number 0x08 (bytes) and the number of dimensions, then each dimension, all as big-endian 32-bit
+             integers; then the bytes. Images have three dimensions (rows, 28, 28), labels one (rows).
+CIFAR-10     six files of records; a record is one label byte, then 32 × 32 red, green and blue bytes, 3073 in all.
+             The official archive is read as it is, without unpacking it to disk.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""A file that is not what its name says: found by whoever reads it, told with the file's name and the cure.
+"""Reading a file whole, plain or packed (.gz, .xz, .lzma), or the members of a packed tar archive, up to a limit.
 
-Reading a file whole, plain or packed (.gz, .xz, .lzma), up to a limit: a small file must not fill the memory.
-
-Members of a packed tar archive, read without unpacking it to disk.
-
-Every member must be an expected one, and a plain file (or a folder). Names that leave the folder, links and devices
-mark an archive that is not the official one; it is refused whole.
+A small file must not fill the memory, and nothing is unpacked to disk. Every member of an archive must be an expected
+one, and a plain file (or a folder): names that leave the folder, links and devices mark an archive that is not the
+official one, and it is refused whole. A file that is not what its name says is told with its name and the cure.
 """
 
 from __future__ import annotations

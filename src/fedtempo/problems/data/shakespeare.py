@@ -1,27 +1,22 @@
-"""What each role of a play says, as one text per role.
+"""Shakespeare's roles, one text each: TensorFlow Federated's release, or LEAF's roles; both cleaned as LEAF does.
 
-Just enough of Protocol Buffers to read a bytes feature of a `tf.train.Example`.
+LEAF: a JSON object with `users`, `num_samples` (one each) and `user_data[user]["raw"]`, a role's text.
 
-A message is a row of fields. A field is a varint (field number × 8 + wire type), then its value: wire type 0 a varint,
-1 eight bytes, 2 a length and as many bytes, 5 four bytes. The messages, with their field numbers:
-
-    Example    { features = 1: Features }
-    Features   { feature = 1: entry { key = 1: string, value = 2: Feature }, repeated }
-    Feature    { bytes_list = 1: BytesList }
-    BytesList  { value = 1: bytes, repeated }
-
-LEAF's roles: a JSON object with `users`, `num_samples` (one each) and `user_data[user]["raw"]`, a role's text.
-
-TensorFlow Federated's Shakespeare: an SQLite database with a row per snippet, a contiguous piece that a role says.
+TensorFlow Federated: an SQLite database with a row per snippet, a contiguous part of what a role says.
 
     examples         split_name TEXT, client_id TEXT, serialized_example_proto BLOB
     client_metadata  client_id TEXT, split_name TEXT, num_examples INTEGER
 
 A role is a `client_id`; its splits are `train` and `test`; a row's blob is a `tf.train.Example` with one bytes feature
 `snippets`. The text of a role is its training snippets in the order of their rows, then its test snippets, joined by
-newlines and cleaned as LEAF does. The database is opened in memory: the file is never written to.
+newlines. The database is opened in memory: the file is never written to. Of Protocol Buffers there is just enough to
+read that feature. A message is a row of fields; a field is a varint (field number × 8 + wire type), then its value:
+wire type 0 a varint, 1 eight bytes, 2 a length and as many bytes, 5 four bytes. The messages, with their field numbers:
 
-Shakespeare's roles, one client each: TensorFlow Federated's release, or LEAF's roles; both cleaned as LEAF does.
+    Example    { features = 1: Features }
+    Features   { feature = 1: entry { key = 1: string, value = 2: Feature }, repeated }
+    Feature    { bytes_list = 1: BytesList }
+    BytesList  { value = 1: bytes, repeated }
 """
 
 from __future__ import annotations

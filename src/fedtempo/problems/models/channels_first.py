@@ -1,7 +1,7 @@
 """The functions of `convolution` for images [channels, height, width, rows].
 
-Patches are then copies of whole stretches, and the long side of a product lies innermost: on an accelerator a step of
-many models takes little more than half of the time. The gradient of pooling goes to the first of the largest places.
+Patches are then copies of consecutive numbers, and the long side of a product lies innermost: on an accelerator a step
+of many models takes little more than half of the time. The gradient of pooling goes to the first of the largest places.
 """
 
 from __future__ import annotations

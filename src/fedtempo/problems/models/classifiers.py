@@ -1,10 +1,7 @@
-"""What every classifier shares: a loss and an accuracy made of its logits.
+"""Classifiers: a loss and an accuracy made of logits, and multinomial logistic regression.
 
-ℓ(θ; x, y) = log Σ_c exp(z_c) − z_y,    z = logits(θ, x)
-
-Multinomial logistic regression.
-
-    ℓ(θ; x, y) = log Σ_c exp(z_c) − z_y + λ/2 (‖W‖² + ‖b‖²),    z = Wx + b
+    ℓ(θ; x, y) = log Σ_c exp(z_c) − z_y,    z = logits(θ, x)
+    logistic:    ℓ + λ/2 (‖W‖² + ‖b‖²),     z = Wx + b
 
 W is `weights`, b is `bias`, λ is `l2`: the loss is λ-strongly convex. Rows of bytes are taken as numbers from 0 to 1.
 """

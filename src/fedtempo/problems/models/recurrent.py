@@ -1,21 +1,17 @@
-"""An LSTM layer's walk through time, forwards and back.
-
-    z_t = x_t + W_hᵀ h_{t−1} + b;    i, f, g, o = σ(z_i), σ(z_f), tanh(z_g), σ(z_o)
-    c_t = f c_{t−1} + i g;    h_t = o tanh(c_t)
-
-    ∂c_t = ∂c_{t+1} f_{t+1} + ∂h_t o (1 − tanh² c_t);    ∂h_{t−1} = W_h ∂z_t + what comes from above
-    ∂z = (∂c g i(1 − i),  ∂c c_{t−1} f(1 − f),  ∂c i(1 − g²),  ∂h tanh(c_t) o(1 − o))
-
-Why it looks as it does: a step is one product and a few operations on whole vectors of rows, since features come first
-and rows last. Gates overwrite the inputs that they are made of, and ∂z the factors of ∂c and ∂h, which are computed for
-all times at once: nothing of that size is copied. The gradients of W_h and b are one product after the walk.
-
-The recurrent network of FedProx for the next character: an embedding, two LSTM layers, a linear layer.
+"""The recurrent network of FedProx for the next character: an embedding, two LSTM layers, a linear layer.
 
     z_t = W_xᵀ x_t + W_hᵀ h_{t−1} + b;    i, f, g, o = σ(z_i), σ(z_f), tanh(z_g), σ(z_o)
     c_t = f c_{t−1} + i g;    h_t = o tanh(c_t)
 
 The logits are made of the last h of the second layer. One bias a layer, where PyTorch has two that always add up.
+A layer's walk through time has a gradient of its own:
+
+    ∂c_t = ∂c_{t+1} f_{t+1} + ∂h_t o (1 − tanh² c_t);    ∂h_{t−1} = W_h ∂z_t + what comes from above
+    ∂z = (∂c g i(1 − i),  ∂c c_{t−1} f(1 − f),  ∂c i(1 − g²),  ∂h tanh(c_t) o(1 − o))
+
+A step is one product and a few operations on whole vectors of rows, since features come first and rows last. Gates
+overwrite the inputs that they are made of, and ∂z the factors of ∂c and ∂h, which are computed for all times at once:
+nothing of that size is copied. The gradients of W_h and b are one product after the walk.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def _of(program: Any) -> Work:
         times = float(step.params.get("length", 1)) if step.primitive.name == "scan" else 1.0
         operations += times * sum(work.operations for work in inner)
         kernels += times * sum(work.kernels for work in inner) + (not inner)
-        held += sum(work.held for work in inner)  # a loop's turns use the same room, but for what they leave
+        held += sum(work.held for work in inner)  # a loop's steps use the same room, but for what they leave
         if not inner or step.primitive.name == "scan":
             held += sum(_bytes(out.aval) for out in step.outvars)
         if step.primitive.name == "dot_general":

@@ -37,24 +37,24 @@ class Events(NamedTuple):
     """[events, seeds, steps, batch]"""
 
 
-def turn_of(task: Task, row_bytes: int) -> int:
-    """Events in one turn of the loop: several, with their batches gathered at once, where a job is one small step."""
+def events_per_step(task: Task, row_bytes: int) -> int:
+    """Events in one step of the loop: several, with their batches gathered at once, where a job is one small step."""
     if task.job.steps > 1 or task.job.batch_size is None:
         return 1
     fit = GATHERED_BYTES // (task.job.batch_size * row_bytes)
-    return max((turn for turn in (1, 4, 8, 16) if turn <= fit), default=1)
+    return max((per_step for per_step in (1, 4, 8, 16) if per_step <= fit), default=1)
 
 
-def event_loop(task: Task, turn: int) -> Callable[[State, Data, Runs, Events, Any, Any], State]:
-    """The function that runs events `first` to `last` of a piece; `first` is a multiple of `turn`."""
+def event_loop(task: Task, per_step: int) -> Callable[[State, Data, Runs, Events, Any, Any], State]:
+    """The function that runs events `first` to `last` of a piece; `first` is a multiple of `per_step`."""
 
     def run(state: State, data: Data, runs: Runs, events: Events, first: jax.Array, last: jax.Array) -> State:
         def one(place: Any, now: State) -> State:
             return _event(task, now, data, runs, at(events, place))
 
         def several(number: Any, now: State) -> State:
-            begin = first + number * turn
-            together = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, begin, turn), events)
+            begin = first + number * per_step
+            together = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, begin, per_step), events)
             batches = take(data.rows, together.rows[:, :, 0])
 
             def some(k: Any, now: State) -> State:
@@ -63,13 +63,13 @@ def event_loop(task: Task, turn: int) -> Callable[[State, Data, Runs, Events, An
                     now = _event(task, now, data, runs, at(together, place), at(batches, place))
                 return now
 
-            return loop(0, turn // UNROLLED, some, now)
+            return loop(0, per_step // UNROLLED, some, now)
 
-        if turn == 1:
+        if per_step == 1:
             return loop(first, last, one, state)
-        turns = (last - first) // turn
-        state = loop(0, turns, several, state)
-        return loop(first + turns * turn, last, one, state)
+        steps = (last - first) // per_step
+        state = loop(0, steps, several, state)
+        return loop(first + steps * per_step, last, one, state)
 
     return run
 

@@ -1,8 +1,8 @@
-"""Rounds whose clients are chosen by the trained model: selection and training take turns.
+"""Rounds whose clients are chosen by the trained model: selection and training alternate.
 
     losses of θ^n → S_n chosen → its jobs come in → θ^{n+1} trained → losses of θ^{n+1} → …
 
-The rule must be a barrier: what a round takes is then known before the rule is asked whom to choose next.
+The rule must be synchronous: what a round takes is then known before the rule is asked whom to choose next.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A problem's rows on the device: put there once, for all shapes of work.
+"""Compiled functions and device data for runs that share a task; compiled once, for every scheme and seed.
 
-Compiled functions and device data for runs of one shape of work; compiled once, for every scheme and seed.
+The problem's rows are put on the device once, for all machines of a study.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from fedtempo.problems.problem import Problem
 from fedtempo.simulation.engine.cost_model import gradient_work, loss_work
-from fedtempo.simulation.engine.event_loop import Events, event_loop, turn_of
+from fedtempo.simulation.engine.event_loop import Events, event_loop, events_per_step
 from fedtempo.simulation.engine.measures import TILE, Meter, Rows, rows_of
 from fedtempo.simulation.engine.numerics import Precision, cast, kept_as, numerics
 from fedtempo.simulation.engine.program import Piece
-from fedtempo.simulation.engine.task import FULL_BLOCK, RUNS, Data, Runs, State, Task, Tree
-from fedtempo.simulation.engine.waves import GROUPS, Loaded, grouped, wave_loop, wave_starts
+from fedtempo.simulation.engine.task import FULL_ROWS, RUNS, Data, Runs, State, Task, Tree
+from fedtempo.simulation.engine.waves import WAVES_PER_CALL, Loaded, load_waves, wave_loop, wave_starts
 from fedtempo.training.batches import batch_key, compression_key, init_key
 from fedtempo.training.server_rules import LinearRule
 from fedtempo.training.solvers import Sent
@@ -65,12 +65,13 @@ class OnDevice:
 MOST_EVENTS = 1 << 13
 MOST_DRAWN = 1 << 22
 """Row numbers that are drawn ahead, at most."""
-MARK_BYTES = 1 << 26
-MOST_MARKS = 32
+MOST_POINTS = 32
+POINT_BYTES = 1 << 26
+"""Models that wait to be measured, at most."""
 WAVE_BYTES = 1 << 36
 """What lies between the layers of all models of a wave, at most."""
-GROUP_SECONDS = 0.02
-"""About how long a group of waves may take."""
+CALL_SECONDS = 0.02
+"""About how long the waves of one call may take."""
 
 
 class Machine(ABC):
@@ -122,9 +123,9 @@ class Machine(ABC):
         most = min(MOST_EVENTS, max(16, MOST_DRAWN // drawn))
         return 1 << (int(min(most, max(16.0, expected_events * 1.1))).bit_length() - 1)
 
-    def max_marks(self, runs: int) -> int:
+    def max_points(self, runs: int) -> int:
         """Measuring points in a piece: each keeps a model for every run."""
-        return max(1, min(MOST_MARKS, MARK_BYTES // max(1, self.model_bytes * runs)))
+        return max(1, min(MOST_POINTS, POINT_BYTES // max(1, self.model_bytes * runs)))
 
     @cached_property
     def model_bytes(self) -> int:
@@ -165,8 +166,8 @@ class Machine(ABC):
 
     @property
     @abstractmethod
-    def turn(self) -> int | None:
-        """A piece can be cut at multiples of this; None: it is run in one go."""
+    def events_per_step(self) -> int | None:
+        """Events in one step of the loop: a piece can be cut at multiples of it; None: it is run in one go."""
 
     @abstractmethod
     def tune(self, firsts: Iterable[Piece], runs: int) -> None:
@@ -204,8 +205,8 @@ class EventMachine(Machine):
     """Event by event (events.py)."""
 
     @cached_property
-    def turn(self) -> int:
-        return turn_of(self.task, self.on_device.row_bytes)
+    def events_per_step(self) -> int:
+        return events_per_step(self.task, self.on_device.row_bytes)
 
     def tune(self, firsts: Iterable[Piece], runs: int) -> None:
         """Nothing depends on the programs here."""
@@ -224,7 +225,7 @@ class EventMachine(Machine):
 
     def advance(self, state: State, runs: Runs, loaded: Events, first: int, last: int) -> State:
         args = (state, self.on_device.data, runs, loaded, np.int32(first), np.int32(last))
-        done: State = self._compile("advance", event_loop(self.task, self.turn), *args, donate=(0,))(*args)
+        done: State = self._compile("advance", event_loop(self.task, self.events_per_step), *args, donate=(0,))(*args)
         return done
 
 
@@ -238,10 +239,10 @@ class WaveMachine(Machine):
 
     WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
     width = 1
-    group = GROUPS[-1]
+    per_call = WAVES_PER_CALL[-1]
 
     @property
-    def turn(self) -> None:
+    def events_per_step(self) -> None:
         return None
 
     def tune(self, firsts: Iterable[Piece], runs: int) -> None:
@@ -251,21 +252,22 @@ class WaveMachine(Machine):
         """
         pieces = list(firsts)
         job = self.task.job
-        batch = job.batch_size or FULL_BLOCK
-        turns = job.steps * -(-(job.batch_size or int(self.problem.sizes.max())) // batch)
+        batch = job.batch_size or FULL_ROWS
+        gradients = job.steps * -(-(job.batch_size or int(self.problem.sizes.max())) // batch)
         work = gradient_work(self.problem, batch)
-        lane = runs * (6 * self.model_bytes / 3e12 + turns * work.operations / 15e12)
-        start = 1e-5 + turns * work.kernels * 1e-6
+        lane = runs * (6 * self.model_bytes / 3e12 + gradients * work.operations / 15e12)
+        start = 1e-5 + gradients * work.kernels * 1e-6
         held = runs * max(self.model_bytes, work.held)
         fit = [w for w in self.WIDTHS if w * held <= WAVE_BYTES and w * runs * self.model_bytes <= 2**31] or [1]
         self.width = min(fit, key=lambda w: sum(len(wave_starts(p, w)) - 1 for p in pieces) * (start + w * lane))
-        self.group = max(g for g in GROUPS if g == 1 or g * (start + self.width * lane) <= GROUP_SECONDS)
+        wave = start + self.width * lane
+        self.per_call = max(n for n in WAVES_PER_CALL if n == 1 or n * wave <= CALL_SECONDS)
 
     def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Loaded:
-        return grouped(piece, self.width, self.group, capacity, kept_as(self.dtype))
+        return load_waves(piece, self.width, self.per_call, capacity, kept_as(self.dtype))
 
     def advance(self, state: State, runs: Runs, loaded: Loaded, first: int, last: int) -> State:
-        for group in range(loaded.groups):
-            args = (state, self.on_device.data, runs, loaded.waves, np.int32(group))
+        for call in range(loaded.calls):
+            args = (state, self.on_device.data, runs, loaded.waves, np.int32(call))
             state = self._compile("advance", wave_loop(self.task), *args, donate=(0,))(*args)
         return state

@@ -34,7 +34,7 @@ TILE = 512
 
 
 class Tiles(NamedTuple):
-    """Stretches of rows of one length, each of one group."""
+    """Consecutive rows, as many in every tile, all of one group."""
 
     start: jax.Array
     group: jax.Array
@@ -97,8 +97,8 @@ def _added(
     """Sums over groups [groups, functions, runs], with those over the rows of `tiles` added."""
     total, length = tiles.start.shape[0], tiles.span.shape[0]
     runs = sums.shape[-1]
-    block = _block(rows, total, length, runs, row_bytes)
-    at_once = max(1, int(_room() // max(1.0, row_bytes * block * length)))
+    together = _tiles_at_once(rows, total, length, runs, row_bytes)
+    at_once = max(1, int(_room() // max(1.0, row_bytes * together * length)))
 
     def of_run(model: Tree, batches: Tree) -> jax.Array:
         def of_tile(batch: Tree) -> jax.Array:
@@ -107,7 +107,7 @@ def _added(
         return jax.vmap(of_tile)(batches)
 
     def add(number: Any, now: jax.Array) -> jax.Array:
-        place = number * block + jnp.arange(block, dtype=jnp.int32)
+        place = number * together + jnp.arange(together, dtype=jnp.int32)
         inside = place < total
         place = jnp.minimum(place, total - 1)
         batches = take(rows, tiles.start[place][:, None] + tiles.span)
@@ -121,14 +121,14 @@ def _added(
             values, tiles.group[place], num_segments=sums.shape[0], indices_are_sorted=True
         )
 
-    return loop(0, -(-total // block), add, sums)
+    return loop(0, -(-total // together), add, sums)
 
 
 def _room() -> int:
     return HELD_BYTES.get(jax.default_backend(), HELD_BYTES["cpu"])
 
 
-def _block(rows: Tree, tiles: int, length: int, runs: int, row_bytes: float) -> int:
+def _tiles_at_once(rows: Tree, tiles: int, length: int, runs: int, row_bytes: float) -> int:
     """Tiles at once: many, but not so many that what lies between two layers fills the memory."""
     width = max((int(np.prod(x.shape[1:])) for x in jax.tree.leaves(rows)), default=1)
     fit = min(EVALUATED_AT_ONCE // (runs * max(1, width) * length), _room() // max(1, int(row_bytes * runs * length)))

@@ -5,9 +5,8 @@
     virtual models (section 2.4):  θ^{n,k} = θ^n + η_g Σ_{i∈S_n} ω_i(n) (θ_i^{k} − θ^{ρ_i(n)})
 
 u is a solver's update (−η_l · gradient for SGD), η_g `server_lr`, ω_i(n) the applied weight, ξ a batch. Where a
-scheme has parts (corrections, compression, another server rule), each takes its place in the same loop.
-
-A unit of a study run by the oracle, and measured by the definition: L_i is the loss of all rows of client i.
+scheme has options (corrections, compression, another server rule), each takes its place in the same loop. `reference`
+runs a unit of a study so, and measures by the definition: L_i is the loss of all rows of client i.
 """
 
 from __future__ import annotations
@@ -252,10 +251,10 @@ def _sum(start: Params, weighted: list[tuple[float, Params]]) -> Params:
 
 
 def reference(
-    plan: UnitSpec,
+    spec: UnitSpec,
     problem: Problem,
     local: LocalRule,
-    shape: Mapping[str, Value],
+    static: Mapping[str, Value],
     parts: SchemeOptions,
     dtype: Precision,
 ) -> Snapshot:
@@ -263,37 +262,37 @@ def reference(
     if not isinstance(local, LocalOptax):
         raise InputError(f"local: the oracle runs LocalSGD and LocalOptax, not {local!r}; choose another engine")
     measure = _Plainly(problem, dtype)
-    unit = plan.unit
-    recorder = Recorder(plan)
-    line = _line(plan, measure, dtype)
-    models = np.empty((plan.points, len(unit.seeds), len(unit.runs)), dtype=object)
-    rounds = np.zeros(plan.points, dtype=np.int64)
-    updates = np.zeros(plan.points, dtype=np.int64)
-    ticks = [plan.config.ticks(t) for t in grid_times(plan.until, plan.points, plan.start)]
+    unit = spec.unit
+    recorder = Recorder(spec)
+    line = _line(spec, measure, dtype)
+    models = np.empty((spec.points, len(unit.seeds), len(unit.runs)), dtype=object)
+    rounds = np.zeros(spec.points, dtype=np.int64)
+    updates = np.zeros(spec.points, dtype=np.int64)
+    ticks = [spec.config.ticks(t) for t in grid_times(spec.until, spec.points, spec.start)]
     for s, seed in enumerate(unit.seeds):
         with numerics(dtype):
             first = cast(problem.init(init_key(seed)), dtype)
         for r, (rule, _) in enumerate(unit.runs):
-            hyper = {**shape, **{name: float(values[r]) for name, values in plan.hyper.items()}}
+            hyper = {**static, **{name: float(values[r]) for name, values in spec.hyper.items()}}
             theta, point = first, 0
             done = (0, 0)
             if line is not None:
-                weights = plan.weights[rule]
+                weights = spec.weights[rule]
                 trained = oracle(
-                    problem, line, weights, local, hyper, parts=parts, clients=plan.clients, seed=seed, dtype=dtype
+                    problem, line, weights, local, hyper, parts=parts, clients=spec.clients, seed=seed, dtype=dtype
                 )
                 for closed in trained:
-                    while point < plan.points and ticks[point] < closed.end:
+                    while point < spec.points and ticks[point] < closed.end:
                         models[point, s, r], (rounds[point], updates[point]) = theta, done
                         point += 1
                     theta, done = closed.model, (closed.number + 1, closed.updates)
-            for rest in range(point, plan.points):
+            for rest in range(point, spec.points):
                 models[rest, s, r], (rounds[rest], updates[rest]) = theta, done
     with numerics(dtype):
-        if plan.start > 0:
+        if spec.start > 0:
             firsts = [cast(problem.init(init_key(seed)), dtype) for seed in unit.seeds]
             recorder.begin(_measured(measure, [[first] * len(unit.runs) for first in firsts]))
-        for point in range(plan.points):
+        for point in range(spec.points):
             recorder.record(point, int(rounds[point]), int(updates[point]), _measured(measure, models[point]))
     leaves = [[jax.tree.leaves(models[-1, s, r]) for r in range(len(unit.runs))] for s in range(len(unit.seeds))]
     final = [
@@ -303,19 +302,19 @@ def reference(
     return recorder.snapshot(final)
 
 
-def _line(plan: UnitSpec, measure: _Plainly, dtype: Precision) -> Timeline | Lines | None:
+def _line(spec: UnitSpec, measure: _Plainly, dtype: Precision) -> Timeline | Lines | None:
     """The rounds of a unit, or how they follow from its models; None if there are none."""
-    if plan.asks:
+    if spec.asks:
 
         def told(newest: Callable[[], Any]) -> Iterator[Timeline]:
             def losses() -> NDArray[Any]:
                 with numerics(dtype):
                     return np.asarray(measure(newest())["client_loss"])
 
-            return told_rounds(plan.config, plan.until, losses)
+            return told_rounds(spec.config, spec.until, losses)
 
         return told
-    lines = list(stream(plan.config, until=plan.until))
+    lines = list(stream(spec.config, until=spec.until))
     return Timeline.joined(lines) if lines else None
 
 

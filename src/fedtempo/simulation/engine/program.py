@@ -1,12 +1,10 @@
-"""Where model versions live: a version keeps its slot while a job that started from it is still to come.
-
-At most min(M, largest delay + 1) versions are held, plus the current one and the one in the making.
-
-All that the engine sees: update events in order, with slots to read and write; one form for every scheme.
+"""All that the engine sees: update events in order, with slots to read and write; one form for every scheme.
 
     event e:  θ ← read slot;  Δ ← job (client, number) from θ;  acc ← acc + ω_e Δ;  if a round closes: write slot ← acc
 
 A timeline becomes a stream of pieces; measuring points lie between rounds and refer to the slot of the newest version.
+A version keeps its slot while a job that started from it is still to come: at most min(M, largest delay + 1) versions
+are held, plus the current one and the one in the making.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class Slots:
 
     def __init__(self, config: ClockConfig, readers: I32 | None = None) -> None:
         """`readers`: how many jobs that count start from each version; None if the rule says so by itself."""
-        self._barrier = config.rule.synchronous
+        self._synchronous = config.rule.synchronous
         self._readers = readers
         self.current = FIRST
         """The slot of the newest version."""
@@ -57,7 +55,7 @@ class Slots:
         """Jobs that start from a version: those of the contributors that it goes back to."""
         if self._readers is not None:
             return int(self._readers[version]) if version < len(self._readers) else 0
-        return 0 if self._barrier else contributors
+        return 0 if self._synchronous else contributors
 
     def take(self, line: Timeline) -> tuple[I32, I32]:
         """For every update the slot that it reads and the one that it writes."""
@@ -100,7 +98,7 @@ class Slots:
                 f"a job starts from version {base}, which nobody waits for any more: the rule sends models to others "
                 "than the contributors; set returns_to_contributors = False on it"
             )
-        if not self._barrier:
+        if not self._synchronous:
             self._waiting[slot] = left = self._waiting[slot] - 1
             if not left:
                 self._try_free(slot)
@@ -128,10 +126,10 @@ class Slots:
         self._free.append(slot)
 
 
-class Mark(NamedTuple):
+class Point(NamedTuple):
     """A measuring point: the model in `slot` after the first `event` events of the piece."""
 
-    point: int
+    number: int
     event: int
     slot: int
     rounds: int
@@ -153,7 +151,7 @@ class Piece:
     closes: NDArray[np.bool_]
     weight: Floats
     """[weight rules, events] ω_i(n)."""
-    marks: tuple[Mark, ...]
+    points: tuple[Point, ...]
     num_slots: int
     """Slots needed so far."""
 
@@ -175,15 +173,15 @@ def pieces(
     until: Fraction,
     times: Sequence[Fraction],
     capacity: int,
-    max_marks: int,
+    max_points: int,
     losses: Callable[[int], NDArray[Any]] | None = None,
 ) -> Iterator[Piece]:
-    """The run up to `until` in pieces of `capacity` events and at most `max_marks` measuring points.
+    """The run up to `until` in pieces of `capacity` events and at most `max_points` measuring points.
 
     Each measuring point holds a slot until its piece is done. Where the rule chooses by `losses` of the model in a
     slot, pieces end with each round, and a piece must be trained before the next is asked for.
     """
-    return _Cutter(config, weights, times, capacity, max_marks, losses).run(until)
+    return _Cutter(config, weights, times, capacity, max_points, losses).run(until)
 
 
 class _Cutter:
@@ -195,20 +193,20 @@ class _Cutter:
         weights: Sequence[Weights],
         times: Sequence[Fraction],
         capacity: int,
-        max_marks: int,
+        max_points: int,
         losses: Callable[[int], NDArray[Any]] | None,
     ) -> None:
         self._config, self._losses = config, losses
         self._appliers = [w.applier() for w in weights]
         self._ticks = [config.ticks(t) for t in times]
         self._capacity = capacity
-        self._max_marks = max_marks
+        self._max_points = max_points
         self._slots = Slots(config)
         self._parts: list[_Events] = []
         self._size = 0
         self._first = 0
-        self._marks: list[Mark] = []
-        self._point = 0
+        self._points: list[Point] = []
+        self._next_point = 0
 
     def run(self, until: Fraction) -> Iterator[Piece]:
         rule = self._config.rule
@@ -217,10 +215,8 @@ class _Cutter:
             lines = told_rounds(self._config, until, lambda: losses(self._slots.current))
         else:
             lines = stream(self._config, until=until)
-        told = rule.returns_to_contributors and self._config.availability is None
-        if not (
-            rule.synchronous or told
-        ):  # who trains from a version, and comes back, is known from the whole run only
+        ahead = rule.synchronous or (rule.returns_to_contributors and self._config.availability is None)
+        if not ahead:  # who trains from a version, and comes back, is known from the whole run only
             parts = list(lines)
             bases = [part.base for part in parts] or [np.zeros(0, dtype=np.int32)]
             self._slots = Slots(self._config, np.bincount(np.concatenate(bases)).astype(np.int32))
@@ -229,30 +225,30 @@ class _Cutter:
         for line in lines:
             begin = 0
             while begin < line.num_rounds:
-                self._mark(rounds, before=int(line.ends[begin]))
+                self._add_points(rounds, before=int(line.ends[begin]))
                 stop = self._next_cut(line, begin)
                 self._append(line[begin:stop])
                 rounds += stop - begin
                 begin = stop
-                while self._size >= self._capacity or len(self._marks) >= self._max_marks or (losses and self._size):
+                while self._size >= self._capacity or len(self._points) >= self._max_points or (losses and self._size):
                     yield self._piece(min(self._size, self._capacity))
-        self._mark(rounds)
-        while self._size or self._marks:
+        self._add_points(rounds)
+        while self._size or self._points:
             yield self._piece(min(self._size, self._capacity))
 
-    def _mark(self, rounds: int, before: int | None = None) -> None:
+    def _add_points(self, rounds: int, before: int | None = None) -> None:
         """Measuring points that come before the next round's end."""
-        while self._point < len(self._ticks) and (before is None or self._ticks[self._point] < before):
+        while self._next_point < len(self._ticks) and (before is None or self._ticks[self._next_point] < before):
             slot = self._slots.current
             self._slots.hold(slot)
-            self._marks.append(Mark(self._point, self._size, slot, rounds, self._first + self._size))
-            self._point += 1
+            self._points.append(Point(self._next_point, self._size, slot, rounds, self._first + self._size))
+            self._next_point += 1
 
     def _next_cut(self, line: Timeline, begin: int) -> int:
         """One past the last round that comes before the next measuring point and fits the piece; at least one round."""
         stop = line.num_rounds
-        if self._point < len(self._ticks):
-            stop = int(np.searchsorted(line.ends, self._ticks[self._point], side="right"))
+        if self._next_point < len(self._ticks):
+            stop = int(np.searchsorted(line.ends, self._ticks[self._next_point], side="right"))
         room = int(line.offsets[begin]) + self._capacity - self._size
         return max(begin + 1, min(stop, int(np.searchsorted(line.offsets, room, side="right")) - 1))
 
@@ -265,16 +261,16 @@ class _Cutter:
         self._size += line.num_updates
 
     def _piece(self, size: int) -> Piece:
-        """The first `size` events that are held, with the marks among them."""
+        """The first `size` events that are held, with the points among them."""
         held = [np.concatenate(arrays, axis=-1) for arrays in zip(*self._parts, strict=True)] if self._parts else None
         events = _Events(*(a[..., :size] for a in held)) if held is not None else _no_events(len(self._appliers))
-        marks = tuple(mark for mark in self._marks if mark.event <= size)
-        piece = Piece(self._first, *events, marks=marks, num_slots=self._slots.count)
+        points = tuple(point for point in self._points if point.event <= size)
+        piece = Piece(self._first, *events, points=points, num_slots=self._slots.count)
         self._parts = [_Events(*(a[..., size:] for a in held))] if held is not None and size < self._size else []
-        self._marks = [mark._replace(event=mark.event - size) for mark in self._marks if mark.event > size]
+        self._points = [point._replace(event=point.event - size) for point in self._points if point.event > size]
         self._first += size
         self._size -= size
-        if not self._marks:
+        if not self._points:
             self._slots.release()
         return piece
 

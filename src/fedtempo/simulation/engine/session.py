@@ -1,6 +1,7 @@
 """One unit of a study in execution: runs that share a timeline, from the first event to the last, measured on the way.
 
-It can be cut at any stretch of events: `snapshot` holds all that a later session needs to go on to the same bits.
+Its timeline comes in pieces, and a piece is trained in calls of the engine of about half a second. Between two calls it
+can be cut: `snapshot` holds all that a later session needs to go on to the same bits.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from fedtempo.clock.config import ClockConfig
 from fedtempo.errors import ResultsConflict
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.measures import Shares
-from fedtempo.simulation.engine.program import FIRST, Mark, Piece, grid_times, pieces
+from fedtempo.simulation.engine.program import FIRST, Piece, grid_times, pieces
 from fedtempo.simulation.engine.task import State
 from fedtempo.weighting.weights import Weights
 
-STRETCH_SECONDS = 0.5
-"""How long the engine is left alone: between two stretches it can stop, report and save."""
+CALL_SECONDS = 0.5
+"""About how long one call of the engine takes: between two calls it can stop, report and save."""
 
 Snapshot = dict[str, NDArray[Any]]
 
@@ -36,13 +37,18 @@ class Unit:
 
     number: int
     scheme: int
-    shape: int
-    """Which choice of the axes that change the shape of the work."""
+    static: int
+    """Which combination of the axes that change what is compiled."""
     seeds: tuple[int, ...]
     runs: tuple[tuple[int, int], ...]
     """(weight rule, combination of traced axes) of each run."""
     machine: int = 0
     """Which of the study's machines runs it."""
+
+    @property
+    def num_runs(self) -> int:
+        """Runs, over all its seeds."""
+        return len(self.seeds) * len(self.runs)
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,11 @@ class UnitSpec:
     shares: Shares
     per_client: bool
     capacity: int
-    max_marks: int
+    """Events in a piece, at most."""
+    max_points: int
+    """Measuring points in a piece, at most."""
     num_slots: int
+    """Model versions that are held."""
     bound: float
     """A run whose loss passes this many times max(1, its first loss) has diverged."""
 
@@ -86,7 +95,7 @@ class UnitSpec:
             until=self.until,
             times=grid_times(self.until, self.points, self.start),
             capacity=self.capacity,
-            max_marks=self.max_marks,
+            max_points=self.max_points,
             losses=losses if self.asks else None,
         )
 
@@ -94,36 +103,36 @@ class UnitSpec:
 class Recorder:
     """The measures of a unit, point by point, and which of its runs have diverged."""
 
-    def __init__(self, plan: UnitSpec) -> None:
-        self.plan = plan
+    def __init__(self, spec: UnitSpec) -> None:
+        self.spec = spec
         self.points_done = 0
         self.table: dict[str, NDArray[Any]] = {
-            "rounds": np.zeros(plan.points, dtype=np.int64),
-            "updates": np.zeros(plan.points, dtype=np.int64),
+            "rounds": np.zeros(spec.points, dtype=np.int64),
+            "updates": np.zeros(spec.points, dtype=np.int64),
         }
         self.first: NDArray[np.float64] | None = None
         """[seeds, runs] the losses of the initial models."""
-        self.diverged = np.full((len(plan.unit.seeds), len(plan.unit.runs)), -1, dtype=np.int64)
+        self.diverged = np.full((len(spec.unit.seeds), len(spec.unit.runs)), -1, dtype=np.int64)
         """At which point a run was seen to have diverged; −1: it has not."""
 
     def begin(self, measured: Mapping[str, NDArray[Any]]) -> None:
         """What was measured of the initial models, which is not at a point where measures begin late."""
-        self.first = self.plan.shares.summary(measured, per_client=False)["loss"]
+        self.first = self.spec.shares.summary(measured, per_client=False)["loss"]
 
     def record(self, point: int, rounds: int, updates: int, measured: Mapping[str, NDArray[Any]]) -> None:
         """What was measured at a point, [seeds, (clients,) runs] each."""
-        values = self.plan.shares.summary(measured, per_client=self.plan.per_client)
+        values = self.spec.shares.summary(measured, per_client=self.spec.per_client)
         self.table["rounds"][point] = rounds
         self.table["updates"][point] = updates
         for name, value in values.items():
-            empty = np.full((self.plan.points, *value.shape), np.nan)
+            empty = np.full((self.spec.points, *value.shape), np.nan)
             self.table.setdefault(name, empty)[point] = value
         losses = self.table["loss"]
         if self.first is None:
             self.begin(measured)
         assert self.first is not None
         with np.errstate(invalid="ignore"):
-            fine = losses[point] <= self.plan.bound * np.maximum(1.0, np.abs(self.first))
+            fine = losses[point] <= self.spec.bound * np.maximum(1.0, np.abs(self.first))
         self.diverged[~fine & (self.diverged < 0)] = point
         for name in values:
             self.table[name][point][self.diverged >= 0] = np.nan
@@ -156,72 +165,91 @@ class Recorder:
 class Session:
     """A unit in execution. To be used inside `numerics(dtype)`, by one thread."""
 
-    def __init__(self, plan: UnitSpec, machine: Machine, snapshot: Snapshot | None = None) -> None:
-        self.plan, self.machine = plan, machine
-        unit = plan.unit
-        self.runs = machine.runs(unit.seeds, [rule for rule, _ in unit.runs], plan.hyper, plan.clients)
+    def __init__(self, spec: UnitSpec, machine: Machine, snapshot: Snapshot | None = None) -> None:
+        self.spec, self.machine = spec, machine
+        unit = spec.unit
+        self.runs = machine.runs(unit.seeds, [rule for rule, _ in unit.runs], spec.hyper, spec.clients)
         self.events_done = 0
-        self._told: list[NDArray[Any]] = []
+        self._chosen_by: list[NDArray[Any]] = []
         """[clients] losses that clients were chosen by, choice by choice."""
-        self.recorder = Recorder(plan)
+        self.recorder = Recorder(spec)
         self.model: list[NDArray[Any]] | None = None
         """The final model, [seeds, …, runs] a leaf, once all is done."""
         model = machine.initial_model(unit.seeds, len(unit.runs))
-        self.state = machine.initial(model, plan.num_slots)
+        self.state = machine.initial(model, spec.num_slots)
         if snapshot is not None:
             self._restore(snapshot)
-        elif plan.start > 0:
+        elif spec.start > 0:
             self.recorder.begin(machine.measure(self.state, FIRST))
+        per_step = machine.events_per_step
+        self._events_per_call = spec.capacity if per_step is None else 4 * per_step
+        self._coming = self._pieces_left()
+        self._ahead: tuple[Piece, Any] | None = None
+        """The piece after this one, and what the machine needs of it, made while the device was at work."""
+        self._piece: Piece | None = None
+        self._loaded: Any = None
 
-    def run(self) -> Iterator[int]:
-        """Go on to the end; yields after each stretch how many events it had."""
-        turn = self.machine.turn
-        stretch = 4 * turn if turn is not None else self.plan.capacity
-        coming = self._loaded()
-        item = next(coming, None)
-        while item is not None:
-            piece, loaded = item
-            if piece.num_slots > jax.tree.leaves(self.state.slots)[0].shape[0]:
-                self.state = self.machine.grown(self.state, room_for(2 * piece.num_slots))  # each growth compiles anew
-            begin = self.events_done - piece.first
-            if begin == piece.num_events:  # only its measuring points are left
-                self._measure(piece)
-                item = None if self.finished else next(coming, None)
-            while begin < piece.num_events:
-                end = min(piece.num_events, begin + stretch)
-                clock = time.perf_counter()
-                self.state = self.machine.advance(self.state, self.runs, loaded, begin, end)
-                if end == piece.num_events:
-                    item = next(coming, None)  # made while the device works
-                jax.block_until_ready(self.state)  # type: ignore[no-untyped-call]
-                seconds = time.perf_counter() - clock
-                self.events_done += end - begin
-                self._measure(piece)
-                yield end - begin
-                if self.finished:
-                    return
-                if turn is not None:
-                    stretch = _next_stretch(stretch, end - begin, seconds, turn)
-                begin = end
+    def piece(self) -> Piece:
+        """The piece that is to be trained, or the next one when all of it is done."""
+        if self._piece is None or self._is_done(self._piece):
+            self._piece, self._loaded = self._ahead or next(self._coming)
+            self._ahead = None
+            if self._piece.num_slots > jax.tree.leaves(self.state.slots)[0].shape[0]:
+                room = room_for(2 * self._piece.num_slots)  # each growth compiles anew
+                self.state = self.machine.grown(self.state, room)
+        return self._piece
 
-    def _loaded(self) -> Iterator[tuple[Piece, Any]]:
+    def train(self, piece: Piece) -> int:
+        """Run the next events of the piece, in one call; how many there were."""
+        begin = self.events_done - piece.first
+        end = min(piece.num_events, begin + self._events_per_call)
+        if begin == end:  # only its measuring points are left
+            return 0
+        clock = time.perf_counter()
+        self.state = self.machine.advance(self.state, self.runs, self._loaded, begin, end)
+        if end == piece.num_events:
+            self._ahead = next(self._coming, None)  # made while the device works
+        jax.block_until_ready(self.state)  # type: ignore[no-untyped-call]
+        per_step, seconds = self.machine.events_per_step, time.perf_counter() - clock
+        if per_step is not None:
+            self._events_per_call = _next_call(self._events_per_call, end - begin, seconds, per_step)
+        self.events_done += end - begin
+        return end - begin
+
+    def measure(self, piece: Piece) -> None:
+        """Measure the points of the piece whose events are done; the last of all gives the final model."""
+        done = self.events_done - piece.first
+        for point in piece.points:
+            if point.number < self.recorder.points_done or point.event > done:
+                continue
+            measured = self.machine.measure(self.state, point.slot)
+            self.recorder.record(point.number, point.rounds, point.updates, measured)
+            if self.recorder.points_done == self.spec.points or self.recorder.all_diverged:
+                self.model = self.machine.model(self.state, point.slot)
+                return
+
+    def _is_done(self, piece: Piece) -> bool:
+        measured = all(point.number < self.recorder.points_done for point in piece.points)
+        return measured and self.events_done == piece.first + piece.num_events
+
+    def _pieces_left(self) -> Iterator[tuple[Piece, Any]]:
         """Pieces that are still to do, made ready for the machine."""
         done, points_done = self.events_done, self.recorder.points_done
-        for piece in self.plan.pieces(self._losses()):
+        for piece in self.spec.pieces(self._losses()):
             last = piece.first + piece.num_events
-            marked = any(mark.point >= points_done for mark in piece.marks)
-            if last > done or (marked and last == done):
-                yield piece, self.machine.load(piece, self.plan.capacity, self.runs.keys)
+            to_measure = any(point.number >= points_done for point in piece.points)
+            if last > done or (to_measure and last == done):
+                yield piece, self.machine.load(piece, self.spec.capacity, self.runs.keys)
 
     def _losses(self) -> Callable[[int], NDArray[Any]]:
         """Losses of the model in a slot, from the first choice on; those of earlier sessions are remembered."""
-        before = iter(list(self._told))
+        before = iter(list(self._chosen_by))
 
         def losses(slot: int) -> NDArray[Any]:
             if (known := next(before, None)) is not None:
                 return known
             found: NDArray[Any] = self.machine.measure(self.state, slot)["client_loss"][0, :, 0]
-            self._told.append(found)
+            self._chosen_by.append(found)
             return found
 
         return losses
@@ -234,19 +262,7 @@ class Session:
     @property
     def share(self) -> float:
         """How much of the virtual time is done, from 0 to 1."""
-        return 1.0 if self.finished else self.recorder.points_done / self.plan.points
-
-    def _due(self, piece: Piece) -> list[Mark]:
-        """Points of a piece that can be measured: their events are done."""
-        done = self.events_done - piece.first
-        return [m for m in piece.marks if m.point >= self.recorder.points_done and m.event <= done]
-
-    def _measure(self, piece: Piece) -> None:
-        for mark in self._due(piece):
-            self.recorder.record(mark.point, mark.rounds, mark.updates, self.machine.measure(self.state, mark.slot))
-            if self.recorder.points_done == self.plan.points or self.recorder.all_diverged:
-                self.model = self.machine.model(self.state, mark.slot)
-                return
+        return 1.0 if self.finished else self.recorder.points_done / self.spec.points
 
     def snapshot(self) -> Snapshot:
         """Everything that a later session needs, as arrays."""
@@ -254,24 +270,24 @@ class Session:
         if not self.finished:
             out |= {f"state:{k}": np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(self.state))}
             out["cuts"] = self._cuts
-            if self.plan.asks:
-                out["told"] = np.array(self._told)
+            if self.spec.asks:
+                out["told"] = np.array(self._chosen_by)
         return out
 
     @property
     def _cuts(self) -> NDArray[np.int64]:
         """What decides which version lies in which slot, beside the timeline."""
-        return np.array([self.plan.capacity, self.plan.max_marks, FIRST], dtype=np.int64)
+        return np.array([self.spec.capacity, self.spec.max_points, FIRST], dtype=np.int64)
 
     def _restore(self, saved: Snapshot) -> None:
         if not np.array_equal(saved.get("cuts", ()), self._cuts):
             raise ResultsConflict(
-                f"unit {self.plan.unit.number} was begun by another version of fedtempo, which lays out its state "
+                f"unit {self.spec.unit.number} was begun by another version of fedtempo, which lays out its state "
                 "otherwise; finish the study with that version, or choose another folder"
             )
         self.events_done = int(saved["events_done"])
         self.recorder.restore(saved)
-        self._told = list(saved.get("told", ()))
+        self._chosen_by = list(saved.get("told", ()))
         leaves, structure = jax.tree.flatten(self.state)
         there = [jnp.asarray(saved[f"state:{k}"]) for k in range(len(leaves))]
         self.state = State(*jax.tree.unflatten(structure, there))
@@ -282,7 +298,7 @@ def room_for(num_slots: int) -> int:
     return -(-(num_slots + num_slots // 8) // 8) * 8
 
 
-def _next_stretch(stretch: int, events: int, seconds: float, turn: int) -> int:
-    """As many events as take STRETCH_SECONDS, in whole turns; at most four times as many as the last time."""
-    aim = events * STRETCH_SECONDS / max(seconds, 1e-6)
-    return max(turn, int(min(aim, 4 * stretch)) // turn * turn)
+def _next_call(last: int, events: int, seconds: float, per_step: int) -> int:
+    """As many events as take CALL_SECONDS, in whole steps of the loop; at most four times those of the last call."""
+    aim = events * CALL_SECONDS / max(seconds, 1e-6)
+    return max(per_step, int(min(aim, 4 * last)) // per_step * per_step)

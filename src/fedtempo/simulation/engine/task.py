@@ -23,7 +23,7 @@ from fedtempo.training.solvers import STEPS, Answer, Gradient, Hyper, Job, Param
 
 RUNS = -1
 SHARE = "importance"
-FULL_BLOCK = 256
+FULL_ROWS = 256
 """Rows that a full gradient takes at once."""
 
 Tree = Any
@@ -172,16 +172,16 @@ def row_losses(loss: Callable[[Params, Any], jax.Array], params: Params, batch: 
 
 
 def full_gradient(loss: Callable[[Params, Any], jax.Array], data: Data, client: jax.Array, params: Params) -> Params:
-    """∇L_i over all rows of a client, block by block: a small client costs little beside a large one."""
+    """∇L_i over all rows of a client, some at a time: a small client costs little beside a large one."""
     size, offset = data.size[client], data.offset[client]
 
-    def block_loss(here: Params, start: jax.Array) -> jax.Array:
-        place = start + jnp.arange(FULL_BLOCK, dtype=jnp.int32)
+    def some_loss(here: Params, start: jax.Array) -> jax.Array:
+        place = start + jnp.arange(FULL_ROWS, dtype=jnp.int32)
         batch = take(data.rows, offset + jnp.minimum(place, size - 1))
         losses = row_losses(loss, here, batch)
         return jnp.sum(jnp.where(place < size, losses, 0)) / size.astype(losses.dtype)
 
-    def block(b: jax.Array, total: Params) -> Params:
-        return jax.tree.map(jnp.add, total, jax.grad(block_loss)(params, b * FULL_BLOCK))
+    def add(k: jax.Array, total: Params) -> Params:
+        return jax.tree.map(jnp.add, total, jax.grad(some_loss)(params, k * FULL_ROWS))
 
-    return loop(0, (size + FULL_BLOCK - 1) // FULL_BLOCK, block, jax.tree.map(jnp.zeros_like, params))
+    return loop(0, (size + FULL_ROWS - 1) // FULL_ROWS, add, jax.tree.map(jnp.zeros_like, params))

@@ -6,7 +6,7 @@ every job in flight is. Their contributions are computed at once, and the models
     θ after event k  =  making + η_g Σ_{j ≤ k} ω_j Δ_j               a prefix sum, exact up to rounding
 
 A server that does more than add up takes the contributions of a wave one after the other. Waves are padded to one
-width; a group of waves is one call. Only rounds that close write their slot.
+width, and several waves are one call. Only rounds that close write their slot.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fedtempo.simulation.engine.task import RUNS, SHARE, Data, Runs, State, Task
 from fedtempo.training.server_rules import Arrival, LinearRule
 from fedtempo.training.solvers import Answer, Sent
 
-GROUPS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Waves in one call, as the work of a wave allows: the last call of a piece is filled up with empty ones."""
+WAVES_PER_CALL = (1, 2, 4, 8, 16, 32, 64, 128)
+"""How many, as the work of a wave allows: the last call of a piece is filled up with empty ones."""
 UNROLLED = 16
 """Up to this width prefix sums are written out; beyond, they are a product with a triangular matrix."""
 
 
 class Waves(NamedTuple):
-    """The waves of a piece, in groups: [groups, group, width, …] each, few arrays since each costs a transfer."""
+    """The waves of a piece, call by call: [calls, waves, width, …] each, few arrays since each costs a transfer."""
 
     events: jax.Array
     """[…, 5] client, job, slot to read, slot to write (nobody's if no round closes), 1 where there is an event."""
@@ -40,10 +40,10 @@ class Waves(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A piece on the device: `groups` of its groups hold waves."""
+    """A piece on the device, and how many of its calls hold waves."""
 
     waves: Waves
-    groups: int
+    calls: int
 
 
 def wave_starts(piece: Piece, width: int) -> NDArray[np.int64]:
@@ -64,14 +64,14 @@ def wave_starts(piece: Piece, width: int) -> NDArray[np.int64]:
     return np.array(starts, dtype=np.int64)
 
 
-def grouped(piece: Piece, width: int, group: int, capacity: int, dtype: Any) -> Loaded:
+def load_waves(piece: Piece, width: int, per_call: int, capacity: int, dtype: Any) -> Loaded:
     """The waves of a piece on the device, padded to the number of waves that `capacity` events could make."""
     starts = wave_starts(piece, width)
     waves = len(starts) - 1
     place = starts[:-1, None] + np.arange(width)
     active = place < starts[1:, None]
     place = np.where(active, place, 0)
-    events = np.zeros((-(-capacity // group) * group, width, 5), dtype=np.int32)
+    events = np.zeros((-(-capacity // per_call) * per_call, width, 5), dtype=np.int32)
     weight = np.zeros((*events.shape[:2], len(piece.weight)), dtype=dtype)
     if waves:
         closes = active & piece.closes[place]
@@ -83,25 +83,25 @@ def grouped(piece: Piece, width: int, group: int, capacity: int, dtype: Any) -> 
         )
         events[:waves] = np.stack([*columns, active], axis=-1)
         weight[:waves] = np.moveaxis(piece.weight[:, place] * active, 0, -1)
-    in_groups = (x.reshape(-1, group, *x.shape[1:]) for x in (events, weight))
-    return Loaded(Waves(*jax.device_put(tuple(in_groups))), -(-waves // group))
+    by_call = (x.reshape(-1, per_call, *x.shape[1:]) for x in (events, weight))
+    return Loaded(Waves(*jax.device_put(tuple(by_call))), -(-waves // per_call))
 
 
 def wave_loop(task: Task) -> Callable[[State, Data, Runs, Waves, jax.Array], State]:
-    """The function that runs one group of waves."""
+    """The function that runs the waves of one call."""
 
-    def run(state: State, data: Data, runs: Runs, waves: Waves, group: jax.Array) -> State:
-        mine = at(waves, group)
+    def run(state: State, data: Data, runs: Runs, waves: Waves, call: jax.Array) -> State:
+        mine = at(waves, call)
         client, job, read, write, active = (mine.events[..., k] for k in range(5))
         drawn = task.draw(data, runs.keys, client.reshape(-1), job.reshape(-1))
         rows = drawn.reshape(*client.shape, *drawn.shape[1:])
         lanes = _Lanes(client, job, read, write, active > 0, mine.weight[..., runs.rule], rows)
         one = _wave if isinstance(task.server, LinearRule) else _wave_in_order
 
-        def turn(now: State, wave: _Lanes) -> tuple[State, None]:
+        def step(now: State, wave: _Lanes) -> tuple[State, None]:
             return one(task, now, data, runs, wave), None
 
-        end: State = jax.lax.scan(turn, state, lanes)[0]
+        end: State = jax.lax.scan(step, state, lanes)[0]
         return end
 
     return run

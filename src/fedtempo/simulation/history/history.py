@@ -9,7 +9,6 @@ All over (`scheme`, `weights`, hyper-parameters given as lists, `seed`, `time`).
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from fedtempo import display
 from fedtempo.errors import InputError
 from fedtempo.simulation.history.history_file import read_history, write_history
 from fedtempo.simulation.history.model import Model, tree_of
@@ -32,13 +32,12 @@ from fedtempo.simulation.history.selection import (
     over_seeds,
     reach,
 )
+from fedtempo.simulation.history.summary import Summary, summarise
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from fedtempo.report.history_summary import Summary
 
 PARAMETER = "parameter:"
 
@@ -224,8 +223,6 @@ class History:
 
     def summary(self, *, target: float | None = None) -> Summary:
         """One row for each scheme and weights at their best hyper-parameters; the table and its sentences show it."""
-        from fedtempo.report.history_summary import summarise
-
         return summarise(self, target=target)
 
     # -- pictures
@@ -238,19 +235,13 @@ class History:
         `over` is time, rounds, updates, bytes_up or bytes_down.
         Where several hyper-parameters are left, those of `best("loss")` are drawn.
         """
-        from fedtempo.report.history_figure import measure_figure
-
-        return measure_figure(self, measure, over=over, axes=ax, path=None if path is None else Path(path))
+        return display.history_figure(self, measure, over=over, axes=ax, path=path)
 
     def __repr__(self) -> str:
-        from fedtempo.report.history_text import described
-
-        return described(self)
+        return display.history_text(self)
 
     def _repr_html_(self) -> str:
-        from fedtempo.report.history_text import html_table
-
-        return f"<pre>{html.escape(repr(self))}</pre>{html_table(self.summary())}{self.dataset._repr_html_()}"
+        return display.history_html(self)
 
 
 def _upwards(measure: str, highest: bool | None) -> bool:

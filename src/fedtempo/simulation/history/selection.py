@@ -1,9 +1,8 @@
-"""Which runs of a history are meant: by their coordinates, or the best by a measure's final value.
+"""Which runs of a history are meant, and its numbers: final values, times to a target, means over seeds.
 
-Numbers of a history: final values, times to a target, means over seeds.
-
-A run's final value is the mean over the last tenth of the grid of virtual time, of one point at least. In an unfinished
-study the grid ends, for each scheme and weights, at the last recorded time.
+Runs are named by their coordinates, or are the best by a measure's final value. A run's final value is the mean over
+the last tenth of the grid of virtual time, of one point at least. In an unfinished study the grid ends, for each scheme
+and weights, at the last recorded time.
 """
 
 from __future__ import annotations

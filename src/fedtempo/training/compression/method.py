@@ -118,7 +118,7 @@ class Compression(ABC):
         return got.astype(change.dtype), own
 
     def num_bytes(self, model_shapes: Params) -> int:
-        """Bytes of one contribution on the wire, without the carrier's headers; arrays, or their shapes and types."""
+        """Bytes of one contribution on the wire, without the transport's headers; arrays, or their shapes and types."""
         import jax
 
         sizes: list[int] = [self.array_bytes(x.shape, x.dtype) for x in jax.tree.leaves(model_shapes)]

@@ -1,6 +1,6 @@
-"""Small whole numbers, side by side in as few bits as they need; each array of them begins with a new byte.
+"""Numbers on the wire: small whole ones in as few bits as they need, and uniform ones, the same in NumPy as in JAX.
 
-Uniform numbers for one array of one job, the same in NumPy as in JAX.
+Whole numbers lie side by side; each array of them begins with a new byte. Uniform numbers of one array of one job:
 
     key = stream "compression" of the seed, with client, job and array folded in one after the other
     u = (2⌊bits / 2⁹⌋ + 1) / 2²⁴        in (0, 1), exact in float32

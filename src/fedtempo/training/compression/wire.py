@@ -50,7 +50,7 @@ class Payload:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that travel, without the carrier's headers."""
+        """Bytes that travel, without the transport's headers."""
         return sum(part.nbytes for part in self.parts.values())
 
 
