@@ -10,7 +10,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# A program that several tests compile, here or in processes of their own, is compiled once; also for the next time.
+# A program that several tests compile, here or in processes of their own, is compiled once; also for the next time. It
+# runs for milliseconds, so that optimising it does not pay; `make test-slow` compiles as users do.
+if "FEDTEMPO_FULL_COMPILE" not in os.environ:
+    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 os.environ |= {
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parent.parent / ".pytest_cache" / "compiled"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

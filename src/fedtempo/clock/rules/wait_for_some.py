@@ -89,7 +89,7 @@ class WaitForSome(WaitingRule):
         return replace(found, share=share, rounds_per_time=1 / duration, round_law=law)
 
     def remarks(self, times: ClientTimes) -> tuple[str, ...]:
-        if self.size == times.num_clients:
+        if self.size >= times.num_clients:
             return ("the buffer holds every client: the same rounds as FedAvg",)
         return ("a buffer of one: the same rounds as asynchronous FedAvg",) if self.size == 1 else ()
 
