@@ -17,8 +17,8 @@ DataMissing Dirichlet Discounted ExponentialTimes FastestSampling FedAdaGrad Fed
 FedFix FedProx FedYogi FedtempoError FixedTimes HighestLossSampling HingeDiscount History IID Identical ImportanceOnly
 InputError LabelShards LocalOptax LocalRule LocalSGD LogNormalTimes LowRank MixModels Model MultinomialSampling
 NaturalKey Normalised OneLabel Participation ParticipationHistory Plan PolynomialDiscount Problem Progress QSGD
-Recommendation ResultsConflict Scaffold Scheme ServerOptimizer SlowMo StagedFedFix TimeBased Timeline TopK TraceTimes
-UniformSampling UniformTimes UnlawfulRule WaitingRule WeightRule Weights compare expected_weights limit_cycle
+Recommendation ResultsConflict Scaffold Scheme ServerOptax ServerOptimizer SlowMo StagedFedFix TimeBased Timeline TopK
+TraceTimes UniformSampling UniformTimes UnlawfulRule WaitingRule WeightRule Weights compare expected_weights limit_cycle
 participation_of recommend simulate timeline timeline_chunks weights
 """
 

@@ -71,6 +71,7 @@ _HOME = {
     "ResultsConflict": "errors",
     "Scaffold": "training.corrections",
     "Scheme": "schemes.named",
+    "ServerOptax": "training.server_rules",
     "ServerOptimizer": "training.server_rules",
     "SlowMo": "training.server_rules",
     "StagedFedFix": "schemes.named",
@@ -163,6 +164,7 @@ if TYPE_CHECKING:
     from fedtempo.training.server_rules import FedAdam as FedAdam
     from fedtempo.training.server_rules import FedYogi as FedYogi
     from fedtempo.training.server_rules import MixModels as MixModels
+    from fedtempo.training.server_rules import ServerOptax as ServerOptax
     from fedtempo.training.server_rules import ServerOptimizer as ServerOptimizer
     from fedtempo.training.server_rules import SlowMo as SlowMo
     from fedtempo.training.solvers import LocalOptax as LocalOptax

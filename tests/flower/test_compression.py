@@ -178,7 +178,7 @@ def test_the_memory_lies_in_the_clients_state() -> None:
     site = Site(0, [compressing(TopK(0.1))])
     first, second = job(site), job(site)
     assert not np.array_equal(first["values"], second["values"]), "what was left out is sent next"
-    kept = site.context.state["fedtempo.training.compression.memory"]
+    kept = site.context.state["fedtempo.compression.memory"]
     assert {name: array.shape for name, array in kept.items()} == {"error/b": (8,), "error/w": (30, 8)}
     again = Site(0, [compressing(TopK(0.1))])
     again.context.state = site.context.state  # the node starts a process for each message
@@ -197,7 +197,7 @@ def test_a_memory_of_something_else_is_not_used(change) -> None:
     used = Site(0, [compressing(TopK(0.2 if change == "method" else 0.1))])
     job(used)
     if change == "shape":
-        kept = used.context.state["fedtempo.training.compression.memory"]
+        kept = used.context.state["fedtempo.compression.memory"]
         kept["error/w"] = Array(np.zeros((2, 2), np.float32))
     after = Site(0, [compressing(TopK(0.1))])
     after.context.state = used.context.state
@@ -325,7 +325,7 @@ def _arrays(change):
 
 
 WAYS = {
-    "no method": (_mark(), "None is not known"),
+    "no method": (_mark(), "has no name"),
     "unknown": (_mark(name="zip"), "'zip' is not known"),
     "numbers": (_mark(name=3), "3 is not known"),
     "lists": (_mark(name="topk", share=["1", "2"]), "is not a number"),
@@ -334,7 +334,7 @@ WAYS = {
     "another share": (_mark(name="topk", share="1/2"), "where float32 of shape"),
     "another method": (_mark(name="qsgd", levels=4), "where codes, rest, scales are due"),
     "levels": (_mark(name="qsgd", levels=10**12), "levels: 1000000000000 does not do"),
-    "extra": (_mark(name="topk", share="0.1", x=1), "topk has no"),
+    "extra": (_mark(name="topk", share="0.1", x=1), "the key 'x' does not exist"),
     "a metric": (lambda content: content.__setitem__(MARKER, MetricRecord({"share": 1})), "no ConfigRecord"),
     "no mark": (lambda content: content.pop(MARKER), "its arrays are not the model's"),
     "short": (_arrays(lambda parts: parts.update(values=parts["values"][:-1])), "where float32 of shape"),

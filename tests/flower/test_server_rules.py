@@ -373,15 +373,23 @@ class Mine(ServerOptimizer):
 
 
 def test_a_rule_of_ones_own_runs_and_is_not_guessed_at(tmp_path) -> None:
+    """It calls itself "mine", which nobody can look up: a result knows it, a folder knows its name alone."""
     grid = FakeGrid()
     grid.connect(1, shifting(3.0, 1))
     strategy = AsyncFedAvg(**on(grid, server=Mine(), server_lr=0.5, checkpoint=tmp_path))
     result = strategy.start(grid, record_of({"w": np.zeros(2)}), num_rounds=4)
     assert result.arrays["w"].numpy().tolist() == [2.0, 2.0]
-    for source in (result, tmp_path):
-        with pytest.raises(InputError, match="server rule 'mine' is not one of slowmo, fedadam"):
-            recorded(source)
-    with pytest.raises(InputError, match="server rule fedadam: b3 are not the numbers that it has here"):
+    assert recorded(result).scheme.options.server == Mine()
+    named = recorded(tmp_path).scheme
+    assert named.label == "AsyncFedAvg + mine"
+    with pytest.raises(InputError, match="mine is written there and was not imported; give the scheme with its server"):
+        named.options.server.transformation(1.0)
+    assert recorded(tmp_path, scheme=ft.AsyncFedAvg().using(server=Mine())).scheme.options.server == Mine()
+    with pytest.raises(InputError, match=r'the record is of {"name": "async", .* and {"name": "async"'):
+        recorded(tmp_path, scheme=ft.AsyncFedAvg().using(server=ft.FedAdam()))
+    with pytest.raises(InputError, match=r"server: 'mine' is not known; .*slowmo, fedadam"):
+        recorded(tmp_path, trust=True)
+    with pytest.raises(InputError, match="server fedadam: the key 'b3' does not exist"):
         scheme_of({"name": "async", "server": {"name": "fedadam", "b3": 1}})
 
 

@@ -343,18 +343,21 @@ def test_a_function_of_ones_own_makes_the_problem():
     ("spec", "said"),
     [
         ({}, "has no name; give name = one of digits, mnist, cifar10, shakespeare, quadratics"),
-        ({"name": "digit"}, "'digit' is not known; known are digits, mnist, cifar10"),
-        ({"name": "digits", "client": 3}, "digits has no key client; it takes clients, partition, seed, test, l2"),
-        ({"name": "my_points:points"}, "my_points:points needs rows; it takes rows, shift"),
-        ({"name": "my_points:points", "rows": 1, "shape": 2}, "has no key shape; it takes rows, shift"),
+        ({"name": "digit"}, r"'digit' is not known; did you mean digits\? Known: digits, mnist, cifar10"),
+        (
+            {"name": "digits", "client": 3},
+            r"digits: the key 'client' does not exist; did you mean clients\? Known: clients, partition, seed, test",
+        ),
+        ({"name": "my_points:points"}, "my_points:points: it needs rows; .* it takes rows, shift"),
+        ({"name": "my_points:points", "rows": 1, "shape": 2}, "the key 'shape' does not exist; use one of rows, shift"),
         ({"name": "my_points:nothing"}, "returned a int; it must return a fedtempo.Problem"),
-        ({"name": "my_points:constant"}, "my_points:constant is not a function"),
+        ({"name": "my_points:constant"}, "my_points:constant is a int; it must be a fedtempo.Problem, or make one"),
         ({"name": "my_points:lines"}, "my_points:lines is not in it; my_points has"),
         ({"name": "my_pointz:points"}, "there is no module 'my_pointz'"),
         ({"name": "my_broken:points"}, "importing my_broken fails: No module named 'a_module_that_is_not_there'"),
         ({"name": "my_mistake:points"}, "importing my_mistake fails: ZeroDivisionError"),
-        ({"name": "my points:points"}, "is no place of a function"),
-        ({"name": ":points"}, "is no place of a function"),
+        ({"name": "my points:points"}, "is no place of anything"),
+        ({"name": ":points"}, "is no place of anything"),
     ],
 )
 def test_a_problem_that_cannot_be_found_is_refused(spec, said):

@@ -388,7 +388,7 @@ def test_labels() -> None:
         (lambda: TopK(0.1, error_feedback=1), "error_feedback: 1 does not do; give True or False"),
         (lambda: LowRank(0), "rank: 0"),
         (lambda: compression_of({"name": "zip"}), "compression: 'zip' is not known; use one of qsgd, topk, lowrank"),
-        (lambda: compression_of({"name": "topk", "size": 3}), "compression: topk has no size"),
+        (lambda: compression_of({"name": "topk", "size": 3}), "compression topk: the key 'size' does not exist"),
     ],
 )
 def test_what_does_not_do_is_refused(make, words) -> None:

@@ -1,36 +1,21 @@
-"""What the commands have in common: clients' times, schemes and importance, read from text."""
+"""What the commands have in common: their flags, and the schemes and the importance that flags describe."""
 
 from __future__ import annotations
 
-import difflib
 import logging
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
-from fedtempo.clock.random_times import ExponentialTimes, LogNormalTimes, UniformTimes
 from fedtempo.clock.ticks import exact
-from fedtempo.clock.times import ClientTimes, FixedTimes
-from fedtempo.clock.trace import TraceTimes
-from fedtempo.errors import DataMissing, InputError
+from fedtempo.clock.times import ClientTimes
+from fedtempo.errors import InputError
 from fedtempo.planning.compare import sensible_sizes, sensible_waits
-from fedtempo.schemes.named import (
-    AsyncFedAvg,
-    Centralized,
-    FastestSampling,
-    FedAvg,
-    FedBuff,
-    FedFix,
-    MultinomialSampling,
-    Scheme,
-    StagedFedFix,
-    UniformSampling,
-)
+from fedtempo.schemes.named import FedBuff, FedFix, Scheme, StagedFedFix
+from fedtempo.schemes.table import SCHEMES
 
 Clients = Annotated[int | None, typer.Option("--clients", "-M", help="How many clients, for F<X>.", show_default=False)]
 Times = Annotated[
@@ -60,11 +45,35 @@ Spread = Annotated[
 Resolution = Annotated[
     str | None, typer.Option("--resolution", help="Tick to which random times are rounded up.", show_default=False)
 ]
+Failure = Annotated[
+    str | None,
+    typer.Option("--failure", help="Probability that a job fails: 0.1, or one per client.", show_default="0"),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on", help="Mean time that a client is there, before it goes away; with --off.", show_default="always"
+    ),
+]
+Off = Annotated[
+    str | None,
+    typer.Option(
+        "--off", help="Mean time that it is away, before it comes back; one, or one per client.", show_default=False
+    ),
+]
+Absences = Annotated[
+    str | None,
+    typer.Option("--absences", help="When clients are away: a file with client,leaves,returns.", show_default=False),
+]
+Period = Annotated[
+    str | None, typer.Option("--period", help="Time after which the absences repeat.", show_default="they do not")
+]
 SchemeNames = Annotated[
     list[str] | None,
     typer.Option(
         "--scheme",
-        help="fedavg, async, fedfix, fedbuff, uniform, multinomial, fastest, centralized, stages.",
+        help="fedavg, async, fedfix, fedbuff, uniform, multinomial, fastest, centralized, stages, "
+        "or package.module:attribute.",
         show_default=False,
     ),
 ]
@@ -90,94 +99,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but resu
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON document instead of tables.")]
 
 T = TypeVar("T")
-_SPREAD_NAME = re.compile(r"[Ff](\d+(?:\.\d+)?)")
-_TRACE_LAWS = ("replay", "bootstrap")
 _LOUDNESS = [logging.WARNING, logging.INFO, logging.DEBUG]
-_LAWS = ("fixed", "exponential", "lognormal", "uniform")
 
 
 def set_loudness(verbose: int, quiet: bool) -> None:
     """How much standard logging says on standard error."""
     level = logging.ERROR if quiet else _LOUDNESS[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr, force=True)
-
-
-def read_times(
-    given: str, clients: int | None, law: str | None, spread: str | None, resolution: str | None = None
-) -> ClientTimes:
-    """The clients' times that `--times`, `--clients` and `--law` describe."""
-    if law is not None and law not in (*_LAWS, *_TRACE_LAWS):
-        raise InputError(f"--law: {law!r} is not known{nearest(law, (*_LAWS, *_TRACE_LAWS))}")
-    if clients is not None and clients < 1:
-        raise InputError(f"--clients: {clients} given, so there is nobody to train; give at least 1")
-    if spread is not None and law not in ("lognormal", "uniform"):
-        raise InputError("--spread: it belongs to --law lognormal or --law uniform; add one or leave it out")
-    path = _trace_path(given)
-    if path is not None:
-        return _read_trace(path, clients, law, resolution)
-    if law in _TRACE_LAWS:
-        raise InputError(f"--law: {law} needs a trace file in --times, not {given!r}")
-    means = _means(given, clients)
-    if law in (None, "fixed"):
-        if resolution is not None:
-            raise InputError("--resolution: fixed times are exact already; leave it out, or choose a random --law")
-        return means
-    exactly = means.exact_mean_time
-    if law == "exponential":
-        return ExponentialTimes(exactly, resolution=resolution)
-    width = exact(spread, "--spread") if spread is not None else Fraction(1, 2)
-    if law == "lognormal":
-        return LogNormalTimes(exactly, sigma=float(width), resolution=resolution)
-    if not 0 < width < 1:
-        raise InputError(f"--spread: {spread} must lie between 0 and 1 for uniform times")
-    return UniformTimes([m * (1 - width) for m in exactly], [m * (1 + width) for m in exactly], resolution=resolution)
-
-
-def _trace_path(given: str) -> Path | None:
-    if not given.strip() or len(given) > 4000 or (any(len(part) > 255 for part in given.split("/"))):
-        return None  # no file has such a name
-    path = Path(given)
-    return path if path.suffix.lower() in (".csv", ".parquet", ".pq") or path.exists() else None
-
-
-def _read_trace(path: Path, clients: int | None, law: str | None, resolution: str | None) -> ClientTimes:
-    if law is not None and law not in _TRACE_LAWS:
-        raise InputError(f"--law: a trace is replayed or bootstrapped, not {law}; use --law replay or --law bootstrap")
-    trace = _recorded(path, "bootstrap" if law == "bootstrap" else "replay", resolution)
-    if clients is not None and clients != trace.num_clients:
-        raise InputError(f"--clients: {clients} given, but {path} has {trace.num_clients}; leave --clients out")
-    return trace
-
-
-def _recorded(path: Path, mode: Literal["replay", "bootstrap"], resolution: str | None) -> TraceTimes:
-    if not path.is_dir():
-        return TraceTimes.read(path, mode=mode, resolution=resolution)
-    from fedtempo.cli.show import is_run, read_run_times
-
-    if not is_run(path):
-        raise InputError(
-            f"--times: {path} is a folder without a run of fedtempo.flower; give its checkpoint folder, or a trace file"
-        )
-    return read_run_times(path, mode, resolution)
-
-
-def _means(given: str, clients: int | None) -> FixedTimes:
-    if not given.strip(", "):
-        raise InputError("--times: the list is empty, so there are no clients; give one time per client, as 1,2,5/2")
-    named = _SPREAD_NAME.fullmatch(given.strip())
-    if named:
-        if clients is None:
-            raise InputError(f"--times {given} needs the number of clients: add --clients 20")
-        return FixedTimes.spread(clients, named.group(1))
-    parts = [part.strip() for part in given.split(",")]
-    if len(parts) == 1 and not re.match(r"[-+.\d]|nan|inf", parts[0], re.IGNORECASE):
-        if "/" in given or "." in given:
-            raise DataMissing(f"--times: {given[:200]}: no such trace file; check the path")
-        raise InputError(f"--times: {given!r} is neither F<X> (as F80), nor a list (as 1,2,5/2), nor a trace file")
-    times = FixedTimes(parts)
-    if clients is not None and clients != times.num_clients:
-        raise InputError(f"--clients: {clients} given, but --times lists {times.num_clients}; leave --clients out")
-    return times
 
 
 def read_importance(given: str | None) -> list[Fraction] | None:
@@ -197,40 +125,54 @@ def read_schemes(
     stages: Sequence[str] | None,
 ) -> list[Scheme] | None:
     """The schemes asked for, in order; None if none was named."""
-    asked = list(names or [])
-    known = [*PLAIN, *SIZED, "fedfix", "fedbuff", "stages"]
-    for name in asked:
-        if name not in known:
-            raise InputError(f"--scheme: {name!r} is not known{nearest(name, known)}")
-    _belongs("--wait", waits, asked, ["fedfix"])
-    _belongs("--buffer", buffers, asked, ["fedbuff"])
-    _belongs("--sample", samples, asked, list(SIZED))
-    _belongs("--stage", stages, asked, ["stages"])
-    if not asked:
+    found = scheme_tables(names, times, waits=waits, buffers=buffers, samples=samples, stages=stages)
+    return None if found is None else list(found)
+
+
+def scheme_tables(
+    names: Sequence[str] | None,
+    times: ClientTimes,
+    *,
+    waits: Sequence[str] | None,
+    buffers: Sequence[int] | None,
+    samples: Sequence[int] | None,
+    stages: Sequence[str] | None,
+) -> dict[Scheme, dict[str, object]] | None:
+    """The schemes asked for, in order, each with its table in a study file; None if none was named."""
+    texts = list(dict.fromkeys(names or []))
+    bare = [text for text in texts if text in SCHEMES]
+    _belongs("--wait", waits, bare, ["fedfix"])
+    _belongs("--buffer", buffers, bare, ["fedbuff"])
+    _belongs("--sample", samples, bare, list(_SAMPLED))
+    _belongs("--stage", stages, bare, list(_STAGED))
+    if not texts:
         return None
     out: list[Scheme] = []
-    for name in dict.fromkeys(asked):
-        if name in PLAIN:
-            out.append(PLAIN[name]())
-        elif name in SIZED:
-            out += [SIZED[name](size) for size in _needed("--sample 5", samples, name)]
-        elif name == "fedfix":
+    written: dict[Scheme, dict[str, object]] = {}
+    for text in texts:
+        if text in _SAMPLED:
+            out += [_one(text, size=size) for size in _needed("--sample 5", samples, text)]
+        elif text == "fedfix":
             out += [FedFix(wait) for wait in (waits or sensible_waits(times))]
-        elif name == "fedbuff":
-            out += [FedBuff(size) for size in _needed("--buffer 5", buffers or sensible_sizes(times), name)]
+        elif text == "fedbuff":
+            out += [FedBuff(size) for size in _needed("--buffer 5", buffers or sensible_sizes(times), text)]
+        elif text in _STAGED:
+            out.append(_staged(_needed("--stage 1/4:10 --stage 1/2", stages, text), times))
         else:
-            out.append(_staged(_needed("--stage 1/4:10 --stage 1/2", stages, name), times))
+            out.append(_one(text))
+            written[out[-1]] = {"name": text}
     for scheme in out:
         scheme.waiting.check(times.num_clients)
-    return list(dict.fromkeys(out))
+    return {scheme: written.get(scheme) or scheme.spec() for scheme in out}
 
 
-PLAIN: dict[str, Callable[[], Scheme]] = {"fedavg": FedAvg, "async": AsyncFedAvg, "centralized": Centralized}
-SIZED: dict[str, Callable[[int], Scheme]] = {
-    "uniform": UniformSampling,
-    "multinomial": MultinomialSampling,
-    "fastest": FastestSampling,
-}
+_SAMPLED = ("uniform", "multinomial", "fastest", "highest-loss")
+"""Schemes whose size is --sample."""
+_STAGED = ("stages", "fedfix-stages")
+
+
+def _one(text: str, **arguments: object) -> Scheme:
+    return SCHEMES.from_spec({"name": text, **arguments}, "--scheme")
 
 
 def _belongs(flag: str, values: Sequence[object] | None, asked: Sequence[str], schemes: list[str]) -> None:
@@ -258,9 +200,3 @@ def _staged(given: Sequence[str], times: ClientTimes) -> Scheme:
             )
         stages.append((exact(wait, "--stage"), int(windows) if windows else None))
     return StagedFedFix.over_windows(times, stages)
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """What to use instead of a name that is not known."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}? Known: {', '.join(known)}" if near else f"; use one of {', '.join(known)}"

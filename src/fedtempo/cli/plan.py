@@ -16,9 +16,9 @@ import typer
 from fedtempo.cli import options as o
 from fedtempo.cli.data import DataDir
 from fedtempo.clock.times import ClientTimes
+from fedtempo.clock.times_text import read_times, with_availability
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
-from fedtempo.simulation import study_file as a
 from fedtempo.weighting.weight_rules import WeightRule
 
 log = logging.getLogger(__name__)
@@ -30,11 +30,11 @@ def plan(
     law: o.Law = None,
     spread: o.Spread = None,
     resolution: o.Resolution = None,
-    failure: a.Failure = None,
-    on: a.On = None,
-    off: a.Off = None,
-    absences: a.Absences = None,
-    period: a.Period = None,
+    failure: o.Failure = None,
+    on: o.On = None,
+    off: o.Off = None,
+    absences: o.Absences = None,
+    period: o.Period = None,
     scheme: o.SchemeNames = None,
     wait: o.Waits = None,
     buffer: o.Buffers = None,
@@ -91,8 +91,8 @@ def plan(
 
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
-    known = a.with_availability(
-        o.read_times(times, clients, law, spread, resolution),
+    known = with_availability(
+        read_times(times, clients, law, spread, resolution),
         failure=failure,
         on=on,
         off=off,

@@ -13,6 +13,7 @@ import typer
 from fedtempo.cli import options as o
 from fedtempo.cli.data import DataDir
 from fedtempo.errors import DataMissing, InputError
+from fedtempo.registry import nearest
 
 if TYPE_CHECKING:
     from fedtempo.paper.figure_file import Figure, Part
@@ -92,7 +93,7 @@ def _wanted(figures: Sequence[Figure], given: list[str] | None) -> Callable[[Par
     known = [part.name for figure in figures for part in figure.parts]
     for name in given:
         if name not in known:
-            raise InputError(f"--part: there is no part {name!r}{o.nearest(name, known)}")
+            raise InputError(f"--part: there is no part {name!r}{nearest(name, known)}")
     return lambda part: part.name in given
 
 

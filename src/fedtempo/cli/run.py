@@ -12,8 +12,9 @@ import typer
 
 from fedtempo.cli import options as o
 from fedtempo.cli.data import DataDir
+from fedtempo.clock.times_text import AVAILABILITY
 from fedtempo.errors import InputError, ResultsConflict
-from fedtempo.simulation import study_file as a
+from fedtempo.registry import NotImported, Registry, only_named
 
 if TYPE_CHECKING:
     from fedtempo.simulation.checkpoint import Folder
@@ -32,6 +33,9 @@ def run(
         Path | None, typer.Option("--resume", help="Go on with the study in this folder.", show_default=False)
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the study that is in the folder.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="With --resume: import the code of one's own that the study names.")
+    ] = False,
     problem: Annotated[
         str | None,
         typer.Option(
@@ -52,11 +56,11 @@ def run(
     law: o.Law = None,
     spread: o.Spread = None,
     resolution: o.Resolution = None,
-    failure: a.Failure = None,
-    on: a.On = None,
-    off: a.Off = None,
-    absences: a.Absences = None,
-    period: a.Period = None,
+    failure: o.Failure = None,
+    on: o.On = None,
+    off: o.Off = None,
+    absences: o.Absences = None,
+    period: o.Period = None,
     scheme: o.SchemeNames = None,
     wait: o.Waits = None,
     buffer: o.Buffers = None,
@@ -64,21 +68,31 @@ def run(
     stage: o.Stages = None,
     weights: Annotated[
         list[str] | None,
-        typer.Option("--weights", help="time-based, identical, importance; repeat for more.", show_default=False),
+        typer.Option(
+            "--weights", help="time-based, identical, importance, or module:Rule; repeat for more.", show_default=False
+        ),
     ] = None,
     correction: Annotated[
         str | None,
         typer.Option(
-            "--correction", help="For all schemes: fedprox:0.1, feddane:0.1, feddyn:1, scaffold.", show_default=False
+            "--correction",
+            help="For all schemes: fedprox:0.1, feddane:0.1, feddyn:1, scaffold, or module:Class.",
+            show_default=False,
         ),
     ] = None,
     server: Annotated[
         str | None,
-        typer.Option("--server", help="For all schemes: slowmo:0.9, fedadam, fedyogi, fedadagrad.", show_default=False),
+        typer.Option(
+            "--server",
+            help="For all schemes: slowmo:0.9, fedadam, fedyogi, fedadagrad, optax:adam, or module:Class.",
+            show_default=False,
+        ),
     ] = None,
     compression: Annotated[
         str | None,
-        typer.Option("--compression", help="For all schemes: topk:0.01, qsgd:4, lowrank:2.", show_default=False),
+        typer.Option(
+            "--compression", help="For all schemes: topk:0.01, qsgd:4, lowrank:2, or module:Class.", show_default=False
+        ),
     ] = None,
     compensate: Annotated[
         str | None,
@@ -155,15 +169,22 @@ def run(
     from fedtempo.simulation.study_file import merged, read_study
 
     if resume is not None:
-        if study is not None or out is not None or overwrite or flags:
+        again = _named_again(flags)
+        if study is not None or out is not None or overwrite or again is None:
             raise InputError("--resume: the study is described in its folder; leave the file and other flags out")
         folder, description = resume, Folder(resume).description()
+        for flag, text in again:
+            registry_of(flag).load(text, f"--{flag}")
+    elif trust:
+        raise InputError("--trust: it belongs to --resume; what you name yourself is imported anyhow")
     else:
         description = merged(_overridden(read_study(study) if study is not None else {}, flags))
         folder = out if out is not None else Path("results") / str(description["problem"]["name"]).rpartition(":")[2]
         if not overwrite:
             _refuse_what_is_there(Folder(folder))
-    _carry_out(description, folder, quiet=quiet, target=target, overwrite=overwrite)
+    with only_named(resume is not None and not trust):
+        arguments = _arguments(description, folder)
+    _carry_out(arguments, description, folder, quiet=quiet, target=target, overwrite=overwrite)
 
 
 def _flags(**given: Any) -> dict[str, Any]:
@@ -185,9 +206,9 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
         if name in flags:
             tables["problem"][name] = flags[name]
     if {"times", "law"} & flags.keys():
-        kept = {*a.AVAILABILITY, *(() if "times" in flags else ("times",))}
+        kept = {*AVAILABILITY, *(() if "times" in flags else ("times",))}
         tables["times"] = {k: v for k, v in tables["times"].items() if k in kept}
-    tables["times"] |= {k: flags[k] for k in ("times", "law", "spread", "resolution", *a.AVAILABILITY) if k in flags}
+    tables["times"] |= {k: flags[k] for k in ("times", "law", "spread", "resolution", *AVAILABILITY) if k in flags}
     readers = {"lr": float, "steps": int, "batch_size": _rows}
     tables["local"] |= {k: _list(f"--{k.replace('_', '-')}", flags[k], readers[k]) for k in readers if k in flags}
     out |= {name: table for name, table in tables.items() if table}
@@ -212,8 +233,8 @@ def _schemes(description: dict[str, Any], names: Any, waits: Any, buffers: Any, 
     whole = merged({k: v for k, v in description.items() if k != "schemes"})
     clients = whole["problem"].get("clients", 10)
     times = times_of(whole["times"], clients if isinstance(clients, int) else 10)
-    found = o.read_schemes(names, times, waits=waits, buffers=buffers, samples=samples, stages=stages)
-    return [scheme.spec() for scheme in found or []]
+    found = o.scheme_tables(names, times, waits=waits, buffers=buffers, samples=samples, stages=stages)
+    return list((found or {}).values())
 
 
 def _list(flag: str, given: list[str], read: Any) -> Any:
@@ -266,18 +287,66 @@ def _refuse_what_is_there(folder: Folder) -> None:
     )
 
 
+def _arguments(description: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What `simulate` is called with; a folder's description imports only what the user has named."""
+    from fedtempo.simulation.study_file import arguments_of
+
+    try:
+        return arguments_of(description)
+    except NotImported as error:
+        if not error.place:
+            raise
+        raise InputError(
+            f"--resume: the study in {folder} names {error.place}, which would be imported and run. If you trust it, "
+            "name it again (by --problem, --scheme, --server, --correction, --compression or --weights), or add "
+            "--trust to import all that the study names"
+        ) from None
+
+
+def _named_again(flags: dict[str, Any]) -> list[tuple[str, str]] | None:
+    """Code that flags name: the flag and the text; None if a flag says anything else."""
+    texts: list[tuple[str, str]] = []
+    for flag, given in flags.items():
+        if flag == "schemes":
+            names, *others = given
+            if any(others):
+                return None
+            texts += [("scheme", name) for name in names or []]
+        elif flag in ("problem", "server", "correction", "compression", "weights"):
+            texts += [(flag, text) for text in (given if isinstance(given, list) else [given])]
+        else:
+            return None
+    own = all(text.partition(":")[2] and text.partition(":")[0] not in registry_of(flag) for flag, text in texts)
+    return texts if own else None
+
+
+def registry_of(flag: str) -> Registry[Any]:
+    """The names of the kind that a flag has."""
+    if flag == "problem":
+        from fedtempo.problems.naming import PROBLEMS
+
+        return PROBLEMS
+    from fedtempo.schemes.table import registry_of as part
+
+    return part(flag)
+
+
 def _carry_out(
-    description: dict[str, Any], folder: Path, *, quiet: bool, target: float | None, overwrite: bool
+    arguments: dict[str, Any],
+    description: dict[str, Any],
+    folder: Path,
+    *,
+    quiet: bool,
+    target: float | None,
+    overwrite: bool,
 ) -> None:
     from fedtempo.cli.progress import reporting, stoppable
     from fedtempo.cli.show import present
     from fedtempo.simulation.study import simulate
-    from fedtempo.simulation.study_file import arguments_of
+    from fedtempo.simulation.study_file import names_own_code
 
-    arguments = arguments_of(description)
-    kept = (
-        f"stopped, and everything so far is kept: fedtempo show {folder}, or go on with fedtempo run --resume {folder}"
-    )
+    onward = f"fedtempo run --resume {folder}{' --trust' if names_own_code(description) else ''}"
+    kept = f"stopped, and everything so far is kept: fedtempo show {folder}, or go on with {onward}"
     with reporting(quiet) as report, stoppable(kept):
         history = simulate(
             **arguments, checkpoint=folder, overwrite=overwrite, description=description, on_progress=report

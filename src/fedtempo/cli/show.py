@@ -1,48 +1,33 @@
-"""A folder in which a strategy of `fedtempo.flower` has kept its run, as the commands meet it.
+"""``fedtempo show``: the table and the figures of a study or of a run on Flower, finished or still running.
 
-``fedtempo show``: the table and the figures of a study or of a run on Flower, finished or still running.
+Nothing is imported because a folder names it: names are printed.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedtempo.cli import options as o
-from fedtempo.clock.ticks import positive
+from fedtempo.clock.times_text import check_saved, is_run
 from fedtempo.errors import DataMissing, InputError
+from fedtempo.schemes.table import SCHEMES
 
 if TYPE_CHECKING:
-    from fedtempo.clock.trace import TraceTimes
     from fedtempo.flower.record import Record
     from fedtempo.simulation.history.history import History
 
 
-def is_run(path: Path) -> bool:
-    """Whether a run was begun there."""
-    return any((path / name).is_file() for name in ("state.npz", "rounds.jsonl"))
-
-
 def read_run(path: Path) -> Record:
     """The record of the run; what it needs is imported only now."""
-    if not (path / "state.npz").is_file():
-        raise DataMissing(f"{path}: no round of the run there is saved yet; wait for its first")
+    check_saved(path)
     try:
         from fedtempo.flower import recorded
     except ImportError as error:
         raise InputError(f"{path} holds a run on Flower: {error}") from None
     return recorded(path)
-
-
-def read_run_times(path: Path, mode: Literal["replay", "bootstrap"], resolution: str | None) -> TraceTimes:
-    """The recorded durations by client, in seconds, rounded up to milliseconds or to `resolution`."""
-    record = read_run(path)
-    from fedtempo.flower.comparison import MILLISECOND, durations
-
-    step = MILLISECOND if resolution is None else positive(resolution, "--resolution")
-    return durations(record, mode=mode, resolution=step)
 
 
 def show(
@@ -54,6 +39,12 @@ def show(
     measure: Annotated[
         str | None, typer.Option("--measure", help="Draw this measure alone, as test_accuracy.", show_default=False)
     ] = None,
+    scheme: Annotated[
+        str | None,
+        typer.Option(
+            "--scheme", help="A run's own rule, to simulate it: package.module:attribute.", show_default=False
+        ),
+    ] = None,
     target: o.Target = None,
     verbose: o.Verbose = 0,
     quiet: o.Quiet = False,
@@ -61,7 +52,8 @@ def show(
     """Print what happened in a study or in a run on Flower, and draw it.
 
     RESULTS is a study's folder, of one that is still running too, a history file (.nc), or the checkpoint folder of a
-    run with fedtempo.flower: then reality is compared with simulation and plan.
+    run with fedtempo.flower: then reality is compared with simulation and plan. What a folder names is printed and
+    never imported; --scheme names a rule of your own, so that it can be simulated.
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
@@ -69,8 +61,12 @@ def show(
     if is_run(results):
         if measure is not None or target is not None:
             raise InputError(f"--measure and --target: {results} holds a run on Flower, not a study; leave them out")
+        if scheme is not None:
+            SCHEMES.load(scheme, "--scheme")
         present_run(results, out)
         return
+    if scheme is not None:
+        raise InputError(f"--scheme: {results} holds no run on Flower; leave it out")
     from fedtempo.simulation.history.history import History
 
     path = results / "history.nc" if results.is_dir() else results

@@ -16,6 +16,7 @@ from fedtempo.cli.data import DataDir
 from fedtempo.cli.run import prepare_jax
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import positive
+from fedtempo.clock.times_text import read_times
 from fedtempo.errors import InputError
 from fedtempo.planning.compare import sensible_waits
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedFix, Scheme
@@ -102,7 +103,7 @@ def theory(
         clients = made.num_clients if clients is None and _number_of_clients(times, None) is None else clients
     elif extra := [name for name, given in of_a_problem.items() if given is not None]:
         raise InputError(f"--{extra[0]}: it belongs to a problem; add one, as --problem digits")
-    known = o.read_times(times, clients, law, spread, resolution)
+    known = read_times(times, clients, law, spread, resolution)
     if made is not None and made.num_clients != known.num_clients:
         raise InputError(
             f"--problem: {problem} has {made.num_clients} clients, but there are times of {known.num_clients}; "
@@ -137,7 +138,7 @@ def _usual(times: ClientTimes) -> list[Scheme]:
 def _number_of_clients(times: str, clients: int | None) -> int | None:
     """As `--clients` or a list of times says; None where F<X> leaves it to the problem."""
     named = times.strip()[:1] in ("F", "f") and times.strip()[1:].replace(".", "", 1).isdecimal()
-    return clients if named else o.read_times(times, clients, None, None).num_clients
+    return clients if named else read_times(times, clients, None, None).num_clients
 
 
 def _problem(

@@ -16,9 +16,9 @@ from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import full_timeline, stream
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import exact, text
+from fedtempo.clock.times_text import read_times, with_availability
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
-from fedtempo.simulation import study_file as a
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +34,11 @@ def timeline(
     law: o.Law = None,
     spread: o.Spread = None,
     resolution: o.Resolution = None,
-    failure: a.Failure = None,
-    on: a.On = None,
-    off: a.Off = None,
-    absences: a.Absences = None,
-    period: a.Period = None,
+    failure: o.Failure = None,
+    on: o.On = None,
+    off: o.Off = None,
+    absences: o.Absences = None,
+    period: o.Period = None,
     scheme: o.SchemeNames = None,
     wait: o.Waits = None,
     buffer: o.Buffers = None,
@@ -56,8 +56,8 @@ def timeline(
     """Show the rounds of one scheme: when each ends, who contributes, from which model version."""
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
-    known = a.with_availability(
-        o.read_times(times, clients, law, spread, resolution),
+    known = with_availability(
+        read_times(times, clients, law, spread, resolution),
         failure=failure,
         on=on,
         off=off,

@@ -13,17 +13,20 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from fedtempo.clock.ticks import positive
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import FixedTimes, Floats
 from fedtempo.clock.trace import TraceTimes
 from fedtempo.flower.clock import NANOSECOND
-from fedtempo.flower.record import Record
+from fedtempo.flower.record import Record, recorded
 from fedtempo.planning.compare import SchemePlan, compare
 from fedtempo.schemes.named import FedAvg, FedBuff, Scheme
+from fedtempo.schemes.table import NamedRule
 from fedtempo.schemes.timelines import timeline
 
 MILLISECOND = Fraction(1, 1000)
@@ -80,11 +83,12 @@ class Comparison:
     """Clients that took part: the k-th of the simulation and of the plan is `record` client `active[k]`."""
     times: TraceTimes
     """The recorded durations, to the nanosecond."""
-    simulated: Timeline
-    planned: SchemePlan
+    simulated: Timeline | None
+    """None, as simulation and plan are, where the rule is only a name: see `recorded`."""
+    planned: SchemePlan | None
     reality: RunNumbers
-    simulation: RunNumbers
-    plan: RunNumbers
+    simulation: RunNumbers | None
+    plan: RunNumbers | None
     clients: tuple[ClientNumbers, ...]
     """As the record numbers them."""
     server_faults: Mapping[str, int]
@@ -99,6 +103,8 @@ class Comparison:
     def first_difference(self) -> int | None:
         """The first round in which reality and simulation differ in its end, its clients or their versions."""
         real, virtual = self.record.timeline, self.simulated
+        if virtual is None:
+            return None
         both = min(real.num_rounds, virtual.num_rounds)
         number = {client: k for k, client in enumerate(self.active)}
         pairs = zip(real.rounds, virtual.rounds, strict=False)
@@ -118,9 +124,10 @@ def compared(record: Record) -> Comparison:
     times = durations(record)
     importance = np.array([record.importance[i] for i in active])
     importance /= importance.sum()
-    simulated = _simulated(scheme, times, line)
+    known = not isinstance(scheme.waiting, NamedRule)
+    simulated = _simulated(scheme, times, line) if known else None
     means = FixedTimes([-(-mean // MILLISECOND) * MILLISECOND for mean in times.exact_mean_time])
-    planned = compare(means, [scheme], importance=importance.tolist()).schemes[0]
+    planned = compare(means, [scheme], importance=importance.tolist()).schemes[0] if known else None
     return Comparison(
         record=record,
         scheme=scheme,
@@ -129,8 +136,10 @@ def compared(record: Record) -> Comparison:
         simulated=simulated,
         planned=planned,
         reality=_numbers(line),
-        simulation=_numbers(simulated),
-        plan=RunNumbers(
+        simulation=None if simulated is None else _numbers(simulated),
+        plan=None
+        if planned is None
+        else RunNumbers(
             rounds=planned.rounds_per_time * float(line.duration),
             empty_rounds=None,
             updates=planned.updates_per_time * float(line.duration),
@@ -162,6 +171,12 @@ def durations(
     return TraceTimes([rows[i] for i in active], mode=mode, resolution=resolution, names=names)
 
 
+def run_durations(path: Path, mode: Literal["replay", "bootstrap"], resolution: str | None) -> TraceTimes:
+    """The durations in a run's folder, in seconds, rounded up to milliseconds or to `resolution`."""
+    step = MILLISECOND if resolution is None else positive(resolution, "--resolution")
+    return durations(recorded(path), mode=mode, resolution=step)
+
+
 def _numbers(line: Timeline) -> RunNumbers:
     stale = line.staleness
     return RunNumbers(
@@ -177,15 +192,15 @@ def _clients(
     record: Record,
     active: tuple[int, ...],
     times: TraceTimes,
-    simulated: Timeline,
-    planned: SchemePlan,
+    simulated: Timeline | None,
+    planned: SchemePlan | None,
     importance: Floats,
 ) -> tuple[ClientNumbers, ...]:
     line = record.timeline
     jobs: I64 = line.participation_counts
     used = np.bincount(line.client, weights=record.weights.applied(line), minlength=line.num_clients)
-    weights = None if planned.weights is None else planned.weights.values[-1]
-    virtual = simulated.participation_counts / simulated.num_rounds
+    weights = None if planned is None or planned.weights is None else planned.weights.values[-1]
+    virtual = None if simulated is None else simulated.participation_counts / simulated.num_rounds
     place = {client: k for k, client in enumerate(active)}
     faults: dict[int, Counter[str]] = {}
     for fault in record.faults:
@@ -199,7 +214,7 @@ def _clients(
                 seconds=None if k is None else float(times.mean_time[k]),
                 jobs=int(jobs[i]),
                 share=(real, None, None)
-                if k is None
+                if k is None or virtual is None or planned is None
                 else (real, float(virtual[k]), float(planned.run.participation.share[k])),
                 weight=None if k is None else float(used[i] / jobs[i]),
                 planned_weight=None if k is None or weights is None else float(weights[k]),

@@ -6,7 +6,8 @@
 What a client keeps (the error memory) lies in `context.state`, which stays at its node for the run. It is what the
 client has never sent: if a contribution is lost on its way or refused, it is lost like a plain one, and the memory is
 right as it is. Whole numbers, which are no contributions, travel as they are. A reply that cannot be compressed
-(another model, NaN) goes as it is, and the server says what is wrong with it.
+(another model, NaN) goes as it is, and the server says what is wrong with it. A compression of one's own must be
+imported in the server's app too: the server takes no client's word for what to import.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Message
 
 from fedtempo.errors import InputError
 from fedtempo.flower.arrays import Arrays, finite, read, record_of
+from fedtempo.registry import only_named
 from fedtempo.training.compression.method import Compression, Parts
 from fedtempo.training.compression.named import compression_of
 from fedtempo.training.compression.wire import Payload, WireState, decode, encode, first_state, job_key, slots_of
@@ -27,9 +29,9 @@ from fedtempo.training.compression.wire import Payload, WireState, decode, encod
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
 
-MARKER = "fedtempo.training.compression"
+MARKER = "fedtempo.compression"
 """The record of a reply that says how its arrays are compressed; in a client's state, for what it keeps a memory."""
-_MEMORY = "fedtempo.training.compression.memory"
+_MEMORY = "fedtempo.compression.memory"
 _RUN, _JOBS = "run", "jobs"
 
 log = logging.getLogger("flwr")
@@ -123,7 +125,7 @@ def _change(new: Arrays, sent: Mapping[str, Array]) -> Arrays | str:
 
 
 def _plain(method: Compression) -> dict[str, Any]:
-    return dict(method.spec())
+    return {key: value for key, value in method.spec().items() if value is not None}  # which a record does not hold
 
 
 def _recall(context: Context, method: Compression, change: Arrays) -> tuple[WireState, int]:
@@ -166,5 +168,7 @@ def decompressed(marker: object, record: ArrayRecord, base: Arrays) -> Arrays:
     if not isinstance(marker, ConfigRecord):
         raise InputError(f"{MARKER} is no ConfigRecord")
     parts = {name: read(array) for name, array in record.items()}
-    found: Arrays = decode(Payload(compression_of(marker), slots_of(base), listed=False, parts=parts))
+    with only_named():  # a client's word imports nothing
+        method = compression_of(marker)
+    found: Arrays = decode(Payload(method, slots_of(base), listed=False, parts=parts))
     return found

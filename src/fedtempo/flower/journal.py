@@ -26,6 +26,7 @@ from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND
 from fedtempo.flower.faults import Fault
 from fedtempo.flower.result import RoundRecord, UpdateRecord
+from fedtempo.schemes.named import Scheme
 
 RESTART, REFUSED, LEFT = "restart", "refused", "left"
 _KINDS: dict[type, str] = {
@@ -116,8 +117,9 @@ Measured = Literal["train", "evaluate", "server"]
 class Journal:
     """Everything that has happened, in order."""
 
-    def __init__(self, *, scheme: dict[str, object], server_lr: float, on_disk: bool) -> None:
+    def __init__(self, *, scheme: Scheme | dict[str, object], server_lr: float, on_disk: bool) -> None:
         self.scheme, self.server_lr = scheme, server_lr
+        """The scheme itself, or what a folder says of it."""
         self.names: tuple[str, ...] = ()
         self.importance: tuple[float, ...] = ()
         self.first: tuple[int, ...] = ()

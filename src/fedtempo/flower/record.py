@@ -1,17 +1,16 @@
 """What really happened, in the simulator's own format: a timeline, the weights that were used, the clients' times.
 
 The timeline is in nanoseconds; ω_i(n) includes clipping, so that θ^{n+1} = θ^n + η_g Σ ω_i(n) Δ_i holds as it stands,
-or what the scheme's server rule makes of it.
-Times are rounded up to whole milliseconds.
+or what the scheme's server rule makes of it. Times are rounded up to whole milliseconds. `replay` makes the model of a
+recorded run by the oracle: Algorithm 1 on the recorded timeline, with the recorded weights and server rule.
 
-The model of a recorded run by the oracle: Algorithm 1 on the recorded timeline, with the weights that were used.
-
-The server rule is the recorded one too.
+A folder from somebody else runs no code: what its scheme names is imported only if the user names it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -29,8 +28,11 @@ from fedtempo.flower.faults import Fault
 from fedtempo.flower.journal import Journal, LoggedEvent, replay_events
 from fedtempo.flower.result import Result, RoundRecord
 from fedtempo.flower.state import RunFolder
-from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
+from fedtempo.registry import NotImported, only_named
+from fedtempo.schemes.named import PARTS, Scheme
 from fedtempo.schemes.options import SchemeOptions
+from fedtempo.schemes.table import SCHEMES, only_named_scheme, registry_of
+from fedtempo.schemes.table import scheme_of as read_scheme
 
 if TYPE_CHECKING:
     from fedtempo.grid import Value
@@ -144,14 +146,25 @@ class Record:
         )
 
 
-def recorded(source: Result | str | Path) -> Record:
-    """The record of a result, or of a checkpoint folder."""
+def recorded(source: Result | str | Path, *, scheme: Scheme | str | None = None, trust: bool = False) -> Record:
+    """The record of a result, or of a checkpoint folder.
+
+    A folder may name a scheme or a server optimizer of one's own, as "my_module:MyRule". Nothing is imported for that:
+    what is not loaded yet is only a name in the record, which prints, and cannot be replayed. Give the `scheme` (or its
+    name), import its module before, or `trust` the folder: then what it names is imported.
+    """
     if isinstance(source, Result):
         if source.journal is None:
             raise InputError("this result has no journal; pass one that a strategy of fedtempo.flower gave")
         return _of(source.journal)
     state, _, lines = RunFolder(source).read()
-    journal = Journal(scheme=state["about"]["scheme"], server_lr=state["server_lr"], on_disk=False)
+    spec = state["about"]["scheme"]
+    if trust:
+        SCHEMES.load({key: value for key, value in spec.items() if key not in PARTS})
+        if "server" in spec:
+            registry_of("server").load(spec["server"])
+    made = scheme_of(spec) if scheme is None else _given_scheme(scheme, spec)
+    journal = Journal(scheme=made, server_lr=state["server_lr"], on_disk=False)
     journal.read(lines)
     journal.names, journal.importance = tuple(state["names"]), tuple(state["importance"])
     return _of(journal)
@@ -170,7 +183,7 @@ def _of(journal: Journal) -> Record:
         rows.setdefault(update.client, []).append(Fraction(max(lasted, 1), 1000))
     active = sorted(rows)
     return Record(
-        scheme=scheme_of(journal.scheme),
+        scheme=journal.scheme if isinstance(journal.scheme, Scheme) else scheme_of(journal.scheme),
         timeline=line,
         weights=RecordedWeights(np.array([update.weight * update.clipped for update in updates]), line.offsets),
         times=TraceTimes([rows[i] for i in active], names=[journal.names[i] for i in active]),
@@ -200,41 +213,39 @@ def _timeline(rounds: list[RoundRecord], clients: int) -> Timeline:
 
 
 def scheme_of(spec: Mapping[str, Any]) -> Scheme:
-    """The scheme that a run was made with, and its server rule."""
-    scheme = _plain(spec)
-    return scheme if "server" not in spec else scheme.using(server=_server(spec["server"]))
+    """The scheme that a run was made with, and its server rule; what would have to be imported is only named."""
+    given = {key: value for key, value in spec.items() if key not in PARTS or key == "label"}
+    with only_named():
+        try:
+            scheme = read_scheme(given)
+        except NotImported:
+            scheme = only_named_scheme(given)
+        return scheme if "server" not in spec else scheme.using(server=_server(spec["server"]))
 
 
 def _server(spec: Mapping[str, Any]) -> ServerOptimizer | MixModels:
-    from fedtempo.training.server_rules import FedAdaGrad, FedAdam, FedYogi, MixModels, SlowMo
+    from fedtempo.training.server_rules import SERVERS, NamedServer
 
-    rules: dict[str, Callable[..., ServerOptimizer | MixModels]] = {
-        "slowmo": SlowMo,
-        "fedadam": FedAdam,
-        "fedyogi": FedYogi,
-        "fedadagrad": FedAdaGrad,
-        "mixing": MixModels,
-    }
-    name, numbers = spec.get("name"), {key: value for key, value in spec.items() if key != "name"}
-    if name not in rules:
-        raise InputError(f"server rule {name!r} is not one of {', '.join(rules)}")
     try:
-        return rules[name](**numbers)
-    except TypeError:
-        raise InputError(f"server rule {name}: {', '.join(numbers)} are not the numbers that it has here") from None
+        return SERVERS.from_spec(spec)
+    except NotImported:
+        return NamedServer(spec)
 
 
-def _plain(spec: Mapping[str, Any]) -> Scheme:
-    match spec:
-        case {"name": "fedavg"}:
-            return FedAvg()
-        case {"name": "async"}:
-            return AsyncFedAvg()
-        case {"name": "fedfix", "wait": wait}:
-            return FedFix(cast(str, wait))
-        case {"name": "fedbuff", "size": size}:
-            return FedBuff(cast(int, size))
-    raise InputError(f"scheme {spec.get('name')!r} is not one of fedavg, async, fedfix, fedbuff")
+def _given_scheme(given: Scheme | str, spec: Mapping[str, Any]) -> Scheme:
+    """The scheme that the user gives for a record, if it is the recorded one."""
+    scheme = read_scheme(given)
+    parts = {key: spec[key] for key in PARTS if key in spec and key != "label"}
+    if parts and scheme.options.plain:
+        scheme = scheme.using(server=_server(spec["server"])) if "server" in spec else scheme
+    other = json.loads(json.dumps(scheme.spec()))
+    if {**other, "label": None} != {**spec, "label": None}:
+        raise InputError(f"scheme: the record is of {_words(spec)}, and {_words(other)} was given; give that one")
+    return scheme
+
+
+def _words(spec: Mapping[str, Any]) -> str:
+    return json.dumps({key: value for key, value in spec.items() if key != "label"}, ensure_ascii=False)
 
 
 def replay(

@@ -1,4 +1,4 @@
-"""A recorded run as a picture: reality above, the simulation of it below, on one axis of seconds.
+"""A recorded run as a picture: reality above, the simulation of it below if there is one, on one axis of seconds.
 
 Bars and lines as in `lanes`; a cross is a job that was lost. Of a long run its last rounds are shown.
 """
@@ -66,17 +66,17 @@ def _draw(run: Comparison) -> Figure:
     real_lane[list(run.active)] = lane
     begin = _begin(record.timeline)
     config = ClockConfig.of(run.scheme.waiting, run.times)
-    panels = [
-        (f"{record.scheme.label} in reality", record.timeline, _real_jobs(record), real_lane),
-        ("simulation with the same durations", run.simulated, jobs_of(config, run.simulated, until), lane),
-    ]
+    panels = [(f"{record.scheme.label} in reality", record.timeline, _real_jobs(record), real_lane)]
+    if run.simulated is not None:
+        virtual = jobs_of(config, run.simulated, until)
+        panels.append(("simulation with the same durations", run.simulated, virtual, lane))
     seen = [_from(float(begin), jobs, where) for _, _, jobs, where in panels]
     colours, norm = delay_colours(max(int(jobs.delay.max(initial=0)) for jobs in seen))
-    high = height_of_lane(2 * len(names))
-    height = float(np.clip(2.6 + 2 * high * len(names), 4.4, 60.0))
+    high = height_of_lane(len(panels) * len(names))
+    height = float(np.clip(2.6 + len(panels) * high * len(names), 4.4, 60.0))
     figure = Figure(figsize=(10.0, height), layout="constrained")
     FigureCanvasAgg(figure)
-    both = figure.subplots(2, 1, sharex=True)
+    both = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (title, line, _, where), jobs in zip(both, panels, seen, strict=True):
         late = line[line.up_to(int(begin // line.unit)).num_rounds :]
         draw_bars(axes, jobs, colours, norm)
@@ -85,8 +85,8 @@ def _draw(run: Comparison) -> Figure:
         name_lanes(axes, [names[i] for i in order], high, numbered=late.num_rounds <= 40)
         axes.set_title(_title(title, line, late), loc="left", fontsize=11, fontweight="bold")
     marks = _mark_lost(both[0], record, real_lane, float(begin), until)
-    both[1].set_xlim(float(begin), until)
-    both[1].set_xlabel("seconds of training")
+    both[-1].set_xlim(float(begin), until)
+    both[-1].set_xlabel("seconds of training")
     add_legend(figure, seen, colours, norm, marks)
     return figure
 

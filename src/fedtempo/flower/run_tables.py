@@ -9,6 +9,7 @@ from rich.console import Console
 from fedtempo.flower.comparison import Comparison, RunNumbers
 from fedtempo.flower.result import in_bytes
 from fedtempo.report.tables import NONE, console, counted, short, titled_table
+from fedtempo.schemes.table import NamedRule
 
 _ROWS: dict[str, Callable[[RunNumbers], float | None]] = {
     "rounds": lambda run: run.rounds,
@@ -48,7 +49,8 @@ def _show_totals(out: Console, run: Comparison) -> None:
     for name in ("reality", "simulation", "plan"):
         table.add_column(name, justify="right")
     for name, number in _ROWS.items():
-        table.add_row(name, *(_number(number(column)) for column in (run.reality, run.simulation, run.plan)))
+        columns = (run.reality, run.simulation, run.plan)
+        table.add_row(name, *(NONE if column is None else _number(number(column)) for column in columns))
     received = int(run.record.bytes_up.sum())
     if received:  # older records do not tell
         table.add_row("received", in_bytes(received), NONE, NONE)
@@ -90,6 +92,13 @@ def _show_faults(out: Console, run: Comparison) -> None:
 
 
 def _reading(run: Comparison) -> list[str]:
+    if run.simulated is None:
+        name = run.record.scheme.waiting.name if isinstance(run.record.scheme.waiting, NamedRule) else ""
+        return [
+            f"There is no simulation and no plan: {name} is named in the folder, and a folder's names are not "
+            "imported. If you trust it, name it yourself by --scheme.",
+            "p: importance among the clients that took part.",
+        ]
     differs = run.first_difference
     said = [
         "Reality and simulation are the same, round by round."

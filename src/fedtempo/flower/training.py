@@ -64,9 +64,7 @@ class Training:
             arrays, number = (model, 0) if found is None else (found.arrays, found.server["version"])
             self._versions = Versions(arrays, number, self._rule)
             self._bases: dict[Job, Arrays] = {}
-            self._journal = Journal(
-                scheme=settings.scheme.spec(), server_lr=settings.server_lr, on_disk=self._saver.active
-            )
+            self._journal = Journal(scheme=settings.scheme, server_lr=settings.server_lr, on_disk=self._saver.active)
             self._costs, self._estimates = TransportCosts(), Estimates(settings.rule)
             self._handler = TrainReplyHandler(
                 settings,

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
 from fedtempo.flower.arrays import Arrays, finite, read, record_of
-from fedtempo.schemes.options import SchemeOptions
 
 if TYPE_CHECKING:
     from fedtempo.training.server_rules import MixModels, ServerOptimizer, ServerRule
@@ -146,7 +145,7 @@ class RuleOnArrays:
         self.mixes = isinstance(server, MixModels)
         """Whether it asks for the models from which jobs started."""
         self._numerics, self._lr = numerics, {"server_lr": np.float64(server_lr)}
-        self._rule = server_rule(SchemeOptions(server=server))
+        self._rule = server_rule(server=server)
         self._add, self._close = _compiled(self._rule)
         with numerics("float64"):
             first = () if self.mixes else self._rule.start(self._seen(arrays)).solver

@@ -23,8 +23,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedtempo.cli.options import nearest
 from fedtempo.errors import DataMissing, InputError
+from fedtempo.registry import nearest
 from fedtempo.simulation.study_file import check_tables
 
 FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7")

@@ -29,11 +29,16 @@ from fedtempo.clock.ticks import Exact, positive, positive_int, text
 from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
+from fedtempo.registry import own_label, own_spec, was_made
 from fedtempo.schemes.options import SchemeOptions
 from fedtempo.schemes.window_cure import WindowCure
 
 if TYPE_CHECKING:
     from fedtempo.weighting.weight_rules import WeightRule
+
+
+PARTS = ("correction", "server", "compression", "compensate", "weights", "client_steps", "client_rates", "label")
+"""Keys that every scheme's table may have."""
 
 
 class Scheme:
@@ -49,6 +54,7 @@ class Scheme:
         self.options = SchemeOptions()
         self._named = self.label, self.options
         """What it is called, and the parts that the name stands for."""
+        self._first_label = self.label
 
     def using(self, *, label: str | None = None, **parts: Any) -> Self:
         """The same scheme with other parts (parts.py): correction, server, compression, weights, compensate and more.
@@ -78,8 +84,15 @@ class Scheme:
         return self.options
 
     def spec(self) -> dict[str, object]:
-        """The scheme as a JSON object."""
-        return {"name": self.name, **self.options.spec()}
+        """The scheme as a JSON object, of which `scheme_of` makes it again; one's own by its place."""
+        if type(self) is not Scheme and type(self).__module__ == __name__:
+            return {"name": self.name, **self.options.spec()}
+        plain = type(self) is Scheme
+        written = own_spec(self.waiting if plain and not was_made(self) else self, reserved=PARTS)
+        usual = own_label(self.waiting) if plain else self._first_label
+        if self._named[0] != usual or "repr" in written:
+            written["label"] = self._named[0]
+        return {**written, **self.options.spec()}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scheme) and (self.name, self.waiting, self.options) == (

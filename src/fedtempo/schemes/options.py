@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedtempo.errors import InputError
+from fedtempo.registry import own_spec
 
 if TYPE_CHECKING:
     from fedtempo.training.compression import Compression
@@ -118,7 +119,9 @@ class SchemeOptions:
             if value is None:
                 continue
             if field.name == "weights":
-                value = value.identity
+                written = own_spec(value)
+                own = ":" in str(written["name"]) and not type(value).__module__.startswith("fedtempo.")
+                value = written if own else value.identity
             elif hasattr(value, "spec"):
                 value = value.spec()
             found[field.name] = list(value) if isinstance(value, tuple) else value

@@ -64,7 +64,7 @@ def fitting_parts(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: in
 
     for scheme in schemes:
         parts = scheme.options
-        server_rule(parts)
+        server_rule(parts.correction, parts.server)
         if parts.correction is not None:
             parts.correction.check(local)
         for name in ("client_steps", "client_rates"):

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from fedtempo import compat
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
+from fedtempo.registry import Registry, own_label, own_spec
 from fedtempo.training.solvers import STEPS, Answer, Hyper, Job, LocalRule, Params, Sent, State
 
 Memory = Any
@@ -47,13 +48,13 @@ class Correction(ABC):
         compat.renamed(cls, letter="broadcast")
 
     @property
-    @abstractmethod
     def label(self) -> str:
         """The correction in a few words."""
+        return own_label(self)
 
-    @abstractmethod
     def spec(self) -> dict[str, object]:
-        """The correction as a JSON object."""
+        """The correction as a JSON object, of which `CORRECTIONS` makes it again."""
+        return own_spec(self)
 
     @property
     def remembers(self) -> bool:
@@ -286,3 +287,11 @@ class Scaffold(Correction):
 
     def receive(self, memory: Memory, answer: Answer, share: jax.Array) -> Memory:
         return plus(memory, answer.report, share)
+
+
+CORRECTIONS: Registry[Correction] = Registry(
+    "correction",
+    {"fedprox": FedProx, "feddane": FedDANE, "feddyn": FedDyn, "scaffold": Scaffold},
+    makes=(Correction,),
+)
+"""Corrections by name."""

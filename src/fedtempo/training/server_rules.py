@@ -1,24 +1,25 @@
 """θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i: what the server does with contributions (section 2.2, equation 4).
 
-η_g is `server_lr`, ω_i(n) the `weight` of a contribution Δ_i. A rule holds what it needs in `acc`, a pytree. An empty
-round makes no new model: no rule moves it.
-
-Server rules beyond the weighted sum: an optimiser's step along the round's contribution, and mixing of models.
+Beyond the weighted sum: an optimizer's step along the round's contribution, and mixing of models.
 
     SlowMo       u ← βu + Σ ω_i Δ_i;  θ ← θ + η_g u          (Wang et al., "SlowMo", 2020)
     adaptive     θ ← θ + η_g · step(Σ ω_i Δ_i)               (Reddi et al., "Adaptive federated optimization", 2021)
     mixing       θ ← (1 − η_g ω_i) θ + η_g ω_i θ_i           (Xie et al., "Asynchronous federated optimization", 2019)
 
-The round's contribution Σ ω_i Δ_i takes the place of a negative gradient. An empty round, or one of dropped updates
-alone, is no step: nothing decays and nothing moves.
+    any Optax    θ ← θ + step(Σ ω_i Δ_i), η_g the solver's learning rate
+
+η_g is `server_lr`, ω_i(n) the `weight` of a contribution Δ_i. A rule holds what it needs in `acc`, a pytree. The sum
+Σ ω_i Δ_i takes the place of a negative gradient. An empty round, or one of dropped updates alone, is no step: nothing
+decays and nothing moves.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from inspect import Parameter, signature
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -26,9 +27,9 @@ import jax.numpy as jnp
 import optax
 
 from fedtempo.errors import InputError
-from fedtempo.schemes.options import SchemeOptions
+from fedtempo.registry import NotImported, Registry, own_label, own_spec, place_of, plain
 from fedtempo.training.corrections import Correction, Memory, plus, positive_number, zeros
-from fedtempo.training.solvers import Answer, Hyper, Params, Sent
+from fedtempo.training.solvers import Answer, Hyper, Params, Sent, solver_name
 
 Acc = Any
 
@@ -93,18 +94,62 @@ class WeightedSum(LinearRule):
 class ServerOptimizer(ABC):
     """How the server moves along a round's contribution."""
 
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """The optimiser in a few words."""
-
     @abstractmethod
     def transformation(self, server_lr: Any) -> optax.GradientTransformation:
         """The Optax solver at a server learning rate."""
 
-    @abstractmethod
+    @property
+    def label(self) -> str:
+        """The optimizer in a few words."""
+        return own_label(self)
+
     def spec(self) -> dict[str, object]:
-        """The optimiser as a JSON object."""
+        """The optimizer as a JSON object, of which `SERVERS` makes it again."""
+        return own_spec(self)
+
+
+@dataclass(frozen=True)
+class ServerOptax(ServerOptimizer):
+    """Any Optax solver on the round's contribution: ``ServerOptax(optax.adam, options={"b1": 0.9})``.
+
+    `solver` is called with `learning_rate`, which is the server's, and the `options`.
+    """
+
+    solver: Callable[..., optax.GradientTransformation]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not callable(self.solver):
+            raise InputError(f"solver: {self.solver!r} cannot be called; give an Optax solver such as optax.adam")
+        if "learning_rate" in self.options:
+            raise InputError("options: the learning_rate of the server is server_lr; give it there")
+        name = solver_name(self.solver)
+        try:
+            made: Any = self.transformation(1.0)
+        except TypeError as error:
+            raise InputError(f"solver: {name} cannot be made ({error}); check its options") from None
+        if not (hasattr(made, "init") and hasattr(made, "update")):
+            raise InputError(f"solver: {name} makes no Optax transformation; give one such as optax.adam")
+
+    def __hash__(self) -> int:
+        return hash((self.solver, tuple(sorted(self.options))))
+
+    @property
+    def label(self) -> str:
+        name = solver_name(self.solver)
+        given = ", ".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{name}({given})" if given else name
+
+    def spec(self) -> dict[str, object]:
+        place = place_of(self.solver)
+        try:
+            options = {key: plain(value) for key, value in self.options.items()}
+        except ValueError:
+            place = None
+        return {"name": self.label, "repr": self.label} if place is None else {"name": place, **options}
+
+    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
+        return self.solver(learning_rate=server_lr, **self.options)
 
 
 @dataclass(frozen=True)
@@ -291,16 +336,70 @@ class MixModels(ServerRule):
         return acc, acc
 
 
-def server_rule(parts: SchemeOptions) -> ServerRule:
+def server_rule(correction: Correction | None = None, server: ServerOptimizer | MixModels | None = None) -> ServerRule:
     """The server of a scheme with these parts: the plain sum wherever that is all there is."""
-    correction, chosen = parts.correction, parts.server
     remembering = correction if correction is not None and correction.remembers else None
-    if isinstance(chosen, MixModels):
+    if isinstance(server, MixModels):
         if remembering is not None:
             raise InputError(
                 f"{remembering.label}: its server goes by contributions, while FedAsync's mixes models; use one of them"
             )
-        return chosen
-    if chosen is None and remembering is None:
+        return server
+    if server is None and remembering is None:
         return WEIGHTED_SUM
-    return SteppingServer(remembering, chosen)
+    return SteppingServer(remembering, server)
+
+
+class NamedServer(ServerOptimizer):
+    """A server optimizer of which no more is known than what was written down: it is printed, and cannot run."""
+
+    def __init__(self, spec: Mapping[str, object]) -> None:
+        self._spec = dict(spec)
+
+    @property
+    def label(self) -> str:
+        return str(self._spec.get("name"))
+
+    def spec(self) -> dict[str, object]:
+        return dict(self._spec)
+
+    def transformation(self, server_lr: Any) -> optax.GradientTransformation:
+        raise NotImported(
+            f"server: {self.label} is written there and was not imported; give the scheme with its server, as "
+            "recorded(folder, scheme=…), or trust=True if you trust the folder"
+        )
+
+
+def _solver(found: object) -> object:
+    """An Optax solver stands for itself at the server."""
+    if isinstance(found, type) or not callable(found):
+        return found
+    try:
+        takes = signature(found)
+    except (TypeError, ValueError):
+        return found
+    if "learning_rate" not in takes.parameters:
+        return found
+
+    def make(**options: Any) -> ServerOptax:
+        return ServerOptax(found, options)
+
+    open_ended = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    others = [
+        p.replace(kind=p.KEYWORD_ONLY)
+        for name, p in takes.parameters.items()
+        if name != "learning_rate" and p.kind not in open_ended
+    ]
+    make.__signature__ = takes.replace(parameters=others, return_annotation=ServerOptax)  # type: ignore[attr-defined]
+    make.__annotations__ = dict(getattr(found, "__annotations__", {}))
+    return make
+
+
+SERVERS: Registry[ServerOptimizer | MixModels] = Registry(
+    "server",
+    {"slowmo": SlowMo, "fedadam": FedAdam, "fedyogi": FedYogi, "fedadagrad": FedAdaGrad, "mixing": MixModels},
+    makes=(ServerOptimizer, MixModels),
+    adapt=_solver,
+    harmless=("optax",),
+)
+"""What the server does with contributions, by name; ``optax:adam`` is any solver of Optax."""

@@ -22,6 +22,7 @@ import optax
 from fedtempo import compat
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE, Axis, Value, counts, numbers
+from fedtempo.registry import named_function
 from fedtempo.training.batches import DRAWS, Draw
 
 Params = Any
@@ -166,13 +167,7 @@ class LocalOptax(LocalRule):
 
     @property
     def _name(self) -> str:
-        function = self.solver.func if isinstance(self.solver, partial) else self.solver
-        name = getattr(function, "__name__", type(function).__name__)
-        module = getattr(function, "__module__", "")
-        if isinstance(self.solver, partial):
-            bound = [*map(repr, self.solver.args), *(f"{k}={v!r}" for k, v in self.solver.keywords.items())]
-            name += f"({', '.join(bound)})"
-        return f"{module.split('.')[0]}.{name}" if module else name
+        return solver_name(self.solver)
 
     def spec(self) -> dict[str, object]:
         return {
@@ -198,6 +193,26 @@ class LocalSGD(LocalOptax):
     @property
     def plain(self) -> bool:
         return self.solver is optax.sgd and self.clip is None and not self.options
+
+
+def solver_name(solver: Callable[..., Any]) -> str:
+    """A solver as it is written, as optax.adam."""
+    function = solver.func if isinstance(solver, partial) else solver
+    name = getattr(function, "__name__", type(function).__name__)
+    module = getattr(function, "__module__", "")
+    if isinstance(solver, partial):
+        bound = [*map(repr, solver.args), *(f"{k}={v!r}" for k, v in solver.keywords.items())]
+        name += f"({', '.join(bound)})"
+    return f"{module.split('.')[0]}.{name}" if module else name
+
+
+def solver_of(name: str, where: str = "solver") -> Callable[..., optax.GradientTransformation]:
+    """The Optax solver of that name, or one's own at ``package.module:attribute``."""
+    solver = named_function(name, where) if ":" in name else getattr(optax, name, None)
+    if not callable(solver):
+        raise InputError(f"{where} {name!r} is not one of Optax's; use sgd, adam, adamw, …, or package.module:solver")
+    found: Callable[..., optax.GradientTransformation] = solver
+    return found
 
 
 def _work(

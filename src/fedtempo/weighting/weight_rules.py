@@ -26,6 +26,7 @@ from fedtempo.clock.ticks import exact
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
+from fedtempo.registry import Given, Registry
 
 if TYPE_CHECKING:
     from fedtempo.weighting.long_run import LongRun, Participation
@@ -251,13 +252,12 @@ class Discounted(WeightRule):
         return self.rule.needs_shares
 
 
-WEIGHT_RULES: dict[str, WeightRule] = {rule.name: rule for rule in (TimeBased(), Identical(), ImportanceOnly())}
+WEIGHT_RULES: Registry[WeightRule] = Registry(
+    "weights", {rule.name: rule for rule in (TimeBased, Identical, ImportanceOnly)}, makes=(WeightRule,)
+)
+"""Weight rules by name."""
 
 
-def weight_rule(given: str | WeightRule) -> WeightRule:
-    """The rule, or the one of that name."""
-    if isinstance(given, WeightRule):
-        return given
-    if given not in WEIGHT_RULES:
-        raise InputError(f"weights: {given!r} is not known; use one of {', '.join(WEIGHT_RULES)}")
-    return WEIGHT_RULES[given]
+def weight_rule(given: Given | WeightRule) -> WeightRule:
+    """The rule, or the one of that name, as "identical" or "my_module:MyRule"."""
+    return given if isinstance(given, WeightRule) else WEIGHT_RULES.from_spec(given)

@@ -126,7 +126,7 @@ class OracleServer:
     def __init__(
         self, problem: Problem, hyper: Mapping[str, Value], seed: int, dtype: Precision, parts: SchemeOptions = PLAIN
     ) -> None:
-        self.rule = server_rule(parts)
+        self.rule = server_rule(parts.correction, parts.server)
         self._share, self._dtype = problem.importance.values, dtype
         self._lr, self._steps = float(hyper["server_lr"] or 0), int(hyper["local_steps"] or 1)
         with numerics(dtype):

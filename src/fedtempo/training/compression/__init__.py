@@ -7,8 +7,8 @@ ft.LowRank(rank=2)     PowerSGD: matrices as products of two thin ones, the rest
 
 from fedtempo.training.compression.low_rank import LowRank
 from fedtempo.training.compression.method import Compression
-from fedtempo.training.compression.named import compression_of
+from fedtempo.training.compression.named import COMPRESSIONS, compression_of
 from fedtempo.training.compression.qsgd import QSGD
 from fedtempo.training.compression.top_k import TopK
 
-__all__ = ["QSGD", "Compression", "LowRank", "TopK", "compression_of"]
+__all__ = ["COMPRESSIONS", "QSGD", "Compression", "LowRank", "TopK", "compression_of"]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedtempo.clock.streams import Key
 from fedtempo.errors import InputError
+from fedtempo.registry import own_label, own_spec
 
 if TYPE_CHECKING:
     import jax
@@ -40,13 +41,13 @@ class Compression(ABC):
     """Whether E[C(x)] = x."""
 
     @property
-    @abstractmethod
     def label(self) -> str:
         """In a few words, as "TopK(1 %)"."""
+        return own_label(self)
 
-    @abstractmethod
     def spec(self) -> dict[str, object]:
         """The method as a JSON object, of which `compression_of` makes it again."""
+        return own_spec(self)
 
     # -- one array, for each method
 

@@ -1,0 +1,140 @@
+"""Schemes by name, as flags, study files and records have them: ``fedfix:1/2``, or a table with its parts.
+
+    {name = "fedfix", wait = "1/2", correction = "fedprox:0.1", server = "fedadam", compression = "topk:0.01"}
+    {name = "my_rules:EveryOther", size = 2}
+
+One's own is a `Scheme` or a `WaitingRule`: a class, an object, or a function that returns one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedtempo.clock.events import Action, Event, View
+from fedtempo.clock.waiting import State, WaitingRule
+from fedtempo.errors import InputError
+from fedtempo.registry import Given, NotImported, Registry, own_label
+from fedtempo.schemes import named as schemes
+from fedtempo.schemes import published
+from fedtempo.schemes.named import PARTS, Scheme
+
+
+def scheme_of(given: object, where: str = "scheme") -> Scheme:
+    """The scheme that a text or a table names, with its parts."""
+    if isinstance(given, Scheme):
+        return given
+    if not isinstance(given, (str, Mapping)):
+        raise InputError(f'{where}: {given!r} has no name; write {{name = "fedfix", wait = "1/2"}}')
+    table: Given = given if isinstance(given, str) else {k: v for k, v in given.items() if k not in PARTS}
+    scheme = SCHEMES.from_spec(table, where)
+    parts = {} if isinstance(given, str) else parts_of(given)
+    return scheme.using(**parts) if parts else scheme
+
+
+def parts_of(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts in a scheme's table, made."""
+    found: dict[str, Any] = {key: table[key] for key in PARTS if key in table}
+    for kind in ("correction", "server", "compression", "weights"):
+        if isinstance(found.get(kind), (str, Mapping)):
+            found[kind] = registry_of(kind).from_spec(found[kind])
+    for key in ("client_steps", "client_rates"):
+        if key in found:
+            found[key] = tuple(found[key]) if isinstance(found[key], list) else found[key]
+    return found
+
+
+def registry_of(kind: str) -> Registry[Any]:
+    """The names of a kind of parts; those that need JAX are loaded when they are asked for."""
+    if kind == "correction":
+        from fedtempo.training.corrections import CORRECTIONS
+
+        return CORRECTIONS
+    if kind == "server":
+        from fedtempo.training.server_rules import SERVERS
+
+        return SERVERS
+    if kind == "compression":
+        from fedtempo.training.compression import COMPRESSIONS
+
+        return COMPRESSIONS
+    if kind == "weights":
+        from fedtempo.weighting.weight_rules import WEIGHT_RULES
+
+        return WEIGHT_RULES
+    return SCHEMES
+
+
+def _scheme(made: object) -> object:
+    """A rule of one's own is a scheme under its own name."""
+    if not isinstance(made, WaitingRule):
+        return made
+    label = own_label(made)
+    return Scheme(made, name=label, label=label)
+
+
+def _stages(stages: Sequence[Any]) -> Scheme:
+    for stage in stages:
+        if not isinstance(stage, Mapping) or not stage.keys() <= {"wait", "rounds"}:
+            raise InputError(f"scheme fedfix-stages: {stage!r} is no stage; write {{wait = '1/4', rounds = 10}}")
+    return schemes.StagedFedFix([(stage.get("wait", ""), stage.get("rounds")) for stage in stages])
+
+
+def _cured(criterion: object, window: int, biased: int) -> Scheme:
+    return schemes.CuredSampling(scheme_of(criterion, "criterion"), window=window, biased=biased)
+
+
+def _fedau(scheme: object, cutoff: int = 50) -> Scheme:
+    return published.FedAU(scheme_of(scheme), cutoff)
+
+
+def _cutoff(scheme: object, limit: int) -> Scheme:
+    return published.CutOff(scheme_of(scheme), limit)
+
+
+SCHEMES: Registry[Scheme] = Registry(
+    "scheme",
+    {
+        "fedavg": schemes.FedAvg,
+        "async": schemes.AsyncFedAvg,
+        "centralized": schemes.Centralized,
+        "uniform": schemes.UniformSampling,
+        "multinomial": schemes.MultinomialSampling,
+        "fastest": schemes.FastestSampling,
+        "fedfix": schemes.FedFix,
+        "fedbuff": schemes.FedBuff,
+        "fedfix-stages": _stages,
+        "highest-loss": schemes.HighestLossSampling,
+        "cured": _cured,
+        "fedasync": published.FedAsync,
+        "fedbuff-published": published.FedBuff,
+        "fednova": published.FedNova,
+        "fedau": _fedau,
+        "cutoff": _cutoff,
+    },
+    makes=(Scheme, WaitingRule),
+    aliases={"stages": "fedfix-stages"},
+    finish=_scheme,
+)
+"""Schemes by name."""
+
+
+class NamedRule(WaitingRule):
+    """A waiting rule of which no more is known than what was written down: it is printed, and cannot run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
+        raise NotImported(
+            f"scheme: {self.name} is written there and was not imported; give it, as recorded(folder, scheme=…), or "
+            "trust=True if you trust the folder"
+        )
+
+
+def only_named_scheme(spec: Mapping[str, Any]) -> Scheme:
+    """What stands for a scheme that is not imported: its name and its numbers, to be printed."""
+    numbers = [str(value) for key, value in spec.items() if key not in ("name", "repr", *PARTS)]
+    name = str(spec.get("name"))
+    label = str(spec.get("label") or name + (f"({', '.join(numbers)})" if numbers else ""))
+    return Scheme(NamedRule(name), name=name, label=label)
