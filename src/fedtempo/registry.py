@@ -36,8 +36,8 @@ Spec = dict[str, object]
 Given = str | Mapping[str, Any]
 """A named thing as users write it."""
 
-_NAMED: set[str] = set()
-"""The places that the user has named in this process."""
+_NAMED: set[tuple[str, str]] = set()
+"""The places that the user has named in this process, each with the kind that it was named as."""
 _only_named: ContextVar[bool] = ContextVar("only_named", default=False)
 _MADE = "_fedtempo_spec"
 """Under this name a thing that a function has made keeps how it was made."""
@@ -176,8 +176,8 @@ class Registry(Generic[T]):
         return made
 
     def _found(self, place: str, where: str) -> object:
-        if _may_import(place):
-            return _named(place, where, self.makes)
+        if _may_import(self.kind, place):
+            return _named(self.kind, place, where, self.makes)
         home, _, attribute = place.partition(":")
         module = sys.modules.get(home)
         found = None if module is None else vars(module).get(attribute)
@@ -301,18 +301,18 @@ def _from_plain(who: str, value: Any, hint: Any) -> Any:
 
 def named_function(place: str, where: str) -> object:
     """What is at a place that the user names: anything."""
-    if not _may_import(place):
+    if not _may_import("function", place):
         raise _not_imported(place, where)
-    return _named(place, where)
+    return _named("function", place, where)
 
 
-def _may_import(place: str) -> bool:
-    return place in _NAMED or not _only_named.get()
+def _may_import(kind: str, place: str) -> bool:
+    return (kind, place) in _NAMED or not _only_named.get()
 
 
-def _named(place: str, where: str, makes: tuple[type, ...] = ()) -> object:
+def _named(kind: str, place: str, where: str, makes: tuple[type, ...] = ()) -> object:
     found = imported(place, where, makes)
-    _NAMED.add(place)
+    _NAMED.add((kind, place))
     return found
 
 
@@ -398,14 +398,28 @@ def was_made(thing: object) -> bool:
 
 
 def own_label(thing: object) -> str:
-    """A user's thing in a few words: its class and its arguments."""
+    """A user's thing in a few words: its class, and its arguments that are not the usual ones."""
     name = type(thing).__name__
     try:
-        values = arguments_of(thing).values()
+        arguments = arguments_of(thing)
     except AttributeError:
         return name
-    shown = ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
-    return f"{name}({shown})" if shown else name
+    takes = _signature(type(thing))
+    shown, skipped = [], False
+    for key, value in arguments.items():
+        if key in takes and _same(takes[key].default, value):
+            skipped = True
+            continue
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        shown.append(f"{key}={text}" if skipped else text)
+    return f"{name}({', '.join(shown)})" if shown else name
+
+
+def _same(one: object, other: object) -> bool:
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except (TypeError, ValueError):  # arrays
+        return False
 
 
 def place_of(thing: Any) -> str | None:

@@ -55,6 +55,7 @@ SERVERS = {
     "mixing": (ft.MixModels(), 0.8),
     "fedyogi": (ft.FedYogi(b1=0.8), 0.05),
     "fedadagrad": (ft.FedAdaGrad(), 0.05),
+    "optax": (ft.ServerOptax(optax.adam, {"b1": 0.5}), 0.05),
 }
 
 

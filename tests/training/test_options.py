@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import optax
 import pytest
 
 import fedtempo as ft
@@ -22,6 +23,7 @@ PARTS = {
     "FedYogi": {"server": ft.FedYogi()},
     "FedAdaGrad": {"server": ft.FedAdaGrad()},
     "mixing": {"server": ft.MixModels()},
+    "any Optax": {"server": ft.ServerOptax(optax.nadam, {"b1": 0.5})},
     "SCAFFOLD and SlowMo": {"correction": ft.Scaffold(), "server": ft.SlowMo(0.5)},
     "rates": {"client_rates": (0.5, 1, 2)},
     "steps": {"client_steps": (1, 4, 2)},

@@ -29,7 +29,10 @@ def scheme_of(given: object, where: str = "scheme") -> Scheme:
     table: Given = given if isinstance(given, str) else {k: v for k, v in given.items() if k not in PARTS}
     scheme = SCHEMES.from_spec(table, where)
     parts = {} if isinstance(given, str) else parts_of(given)
-    return scheme.using(**parts) if parts else scheme
+    made = scheme.using(**parts) if parts else scheme
+    if "label" in parts and type(made) is Scheme:
+        made.name = made.label
+    return made
 
 
 def parts_of(table: Mapping[str, Any]) -> dict[str, Any]:
