@@ -354,7 +354,7 @@ def test_a_start_that_is_refused_leaves_the_folder_free(tmp_path, monkeypatch) -
 
     for resume in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr("fedtempo.flower.training.Weigher", no)
+            patch.setattr("fedtempo.flower.training.RoundWeights", no)
             with pytest.raises(InputError) as first:
                 start("async", grid, tmp_path, resume=resume)
         assert str(first.value) == "no"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded
-from fedtempo.flower import record as replay
+from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded, replay
 from support.flower_fake import (
     SECOND,
     FakeGrid,

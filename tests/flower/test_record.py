@@ -9,8 +9,7 @@ import pytest
 
 import fedtempo as ft
 from fedtempo.errors import DataMissing, InputError
-from fedtempo.flower import AsyncFedAvg, FedFix, Result, recorded
-from fedtempo.flower import record as replay
+from fedtempo.flower import AsyncFedAvg, FedFix, Result, recorded, replay
 from fedtempo.simulation.engine.oracle import oracle
 from support.flower_fake import FakeGrid, ProblemClients, on, record_of, shifting
 

@@ -17,8 +17,7 @@ import pytest
 import fedtempo as ft
 import fedtempo.flower.strategy as strategy_module
 from fedtempo.errors import InputError, ResultsConflict
-from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy, recorded
-from fedtempo.flower import record as replay
+from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy, recorded, replay
 from fedtempo.flower.record import scheme_of
 from fedtempo.flower.state import RunFolder
 from fedtempo.flower.training import Training

@@ -282,7 +282,7 @@ def test_public_names() -> None:
     import fedtempo.flower as package
 
     assert package.__all__ == [
-        "AsyncFedAvg", "TransportCosts", "Clock", "Fault", "FedAvg", "FedBuff", "FedFix", "Record", "Result",
-        "RoundRecord", "TimedStrategy", "UpdateRecord", "WallClock", "compressing", "recorded", "replay",
+        "AsyncFedAvg", "Clock", "Fault", "FedAvg", "FedBuff", "FedFix", "Record", "Result", "RoundRecord",
+        "TimedStrategy", "TransportCosts", "UpdateRecord", "WallClock", "compressing", "recorded", "replay",
     ]  # fmt: skip
     assert all(getattr(package, name).__doc__ for name in package.__all__)

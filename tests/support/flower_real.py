@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 import fedtempo as ft
-from fedtempo.flower import Record, recorded
-from fedtempo.flower import record as replay
+from fedtempo.flower import Record, recorded, replay
 from fedtempo.flower.journal import Journal
 from fedtempo.flower.local import LocalFederation
 from fedtempo.flower.state import RunFolder
