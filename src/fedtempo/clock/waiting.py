@@ -49,6 +49,9 @@ class WaitingRule(ABC):
     synchronous: bool = False
     """Whether a round ends only when every job that is out has come in, and takes them all: then no update is stale."""
 
+    one_update_a_round: bool = False
+    """Whether every round takes one update, and its client starts anew at once: shares are then the clients' paces."""
+
     constant_phase: bool = False
     """Whether `phase` is always 0: the future depends on the ages of jobs alone."""
 

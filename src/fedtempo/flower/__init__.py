@@ -4,6 +4,8 @@ strategy = FedFix(wait=30.0, checkpoint="run/")
 result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=200)
 """
 
+import warnings as _warnings
+
 try:
     import flwr as _flwr  # noqa: F401
 except ImportError as error:
@@ -34,3 +36,11 @@ __all__ = [
     "recorded",
     "replay",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Names that were others in earlier versions."""
+    if name == "CarrierCosts":
+        _warnings.warn("fedtempo.flower.CarrierCosts is called TransportCosts", FutureWarning, stacklevel=2)
+        return TransportCosts
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,16 +1,15 @@
 """What really happened, in the simulator's own format: a timeline, the weights that were used, the clients' times.
 
 The timeline is in nanoseconds; ω_i(n) includes clipping, so that θ^{n+1} = θ^n + η_g Σ ω_i(n) Δ_i holds as it stands,
-or what the scheme's server rule makes of it.
-Times are rounded up to whole milliseconds.
+or what the scheme's server rule makes of it. Times are rounded up to whole milliseconds.
 
-The model of a recorded run by the oracle: Algorithm 1 on the recorded timeline, with the weights that were used.
-
-The server rule is the recorded one too.
+`Record.replay_events` asks the waiting rule again; `replay` trains the model again by the oracle: Algorithm 1 on the
+recorded timeline, with the recorded weights and server rule.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -25,7 +24,7 @@ from fedtempo.clock.trace import TraceTimes
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND
 from fedtempo.flower.faults import Fault
-from fedtempo.flower.journal import Journal, LoggedEvent, replay_events
+from fedtempo.flower.journal import Journal, LoggedEvent, LoggedMeasure, replay_events
 from fedtempo.flower.result import Result, RoundRecord
 from fedtempo.flower.state import RunFolder
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
@@ -75,8 +74,8 @@ class Record:
     server_lr: float
     first: tuple[int, ...]
     """The clients that were there at the start."""
-    told: tuple[LoggedEvent, ...]
-    """What the server was told, in order."""
+    events: tuple[LoggedEvent | LoggedMeasure, ...]
+    """What the server heard, in order."""
     sent: I64
     """[updates] when each job that a round has taken was sent, in nanoseconds."""
     arrived: I64
@@ -85,10 +84,26 @@ class Record:
     """[updates] bytes of its arrays as Flower carried them; 0 where an older version did not count them."""
     faults: tuple[Fault, ...]
     """What went wrong, in order."""
+    known: tuple[LoggedMeasure, ...] = ()
+    """What the server knew of the clients at the start, where the rule needs that."""
+    seed: int = 0
+    """Of the rule's draws."""
+
+    @property
+    def told(self) -> tuple[LoggedEvent | LoggedMeasure, ...]:
+        """The old name of `events`."""
+        warnings.warn("Record.told is called Record.events", FutureWarning, stacklevel=2)
+        return self.events
+
+    def retold(self) -> Timeline:
+        """The old name of `replay_events`."""
+        warnings.warn("Record.retold() is called Record.replay_events()", FutureWarning, stacklevel=2)
+        return self.replay_events()
 
     def replay_events(self) -> Timeline:
-        """The rounds that the waiting rule makes when it is told again what it was told."""
-        rounds = replay_events(self.scheme.waiting, self.first, self.told)[: self.timeline.num_rounds]
+        """The rounds that the waiting rule makes when the same happens again."""
+        rule, known = self.scheme.waiting, self.known
+        rounds = replay_events(rule, self.first, self.events, known=known, seed=self.seed)[: self.timeline.num_rounds]
         jobs = [job for closed in rounds for job in closed.jobs]
         return Timeline(
             unit=NANOSECOND,
@@ -98,6 +113,7 @@ class Record:
             client=np.array([job.client for job in jobs], dtype=np.int32),
             base=np.array([job.base for job in jobs], dtype=np.int32),
             job=np.array([job.number for job in jobs], dtype=np.int32),
+            draws=np.array([job.draws for job in jobs], dtype=np.int32) if rule.counts_draws else None,
         )
 
     def numbered(self, numbers: Mapping[str, int]) -> Record:
@@ -125,11 +141,19 @@ class Record:
             importance[new[i]] = self.importance[i]
         return replace(
             self,
-            timeline=replace(line, num_clients=count, client=client[order], base=line.base[order], job=line.job[order]),
+            timeline=replace(
+                line,
+                num_clients=count,
+                client=client[order],
+                base=line.base[order],
+                job=line.job[order],
+                draws=None if line.draws is None else line.draws[order],
+            ),
             weights=RecordedWeights(self.weights.values[order], self.weights.offsets),
             names=tuple(shown),
             importance=tuple(importance),
-            told=(),
+            events=(),
+            known=(),
             first=(),
             sent=self.sent[order],
             arrived=self.arrived[order],
@@ -155,7 +179,8 @@ def _of(journal: Journal) -> Record:
     rounds = journal.rounds
     if not any(closed.updates for closed in rounds):
         raise InputError("no round took an update, so there is nothing to record; train for longer")
-    line = _timeline(rounds, len(journal.names))
+    scheme = journal.made_by or scheme_of(journal.scheme)
+    line = _timeline(rounds, len(journal.names), draws=scheme.waiting.counts_draws)
     line.validate()
     updates = [update for closed in rounds for update in closed.updates]
     rows: dict[int, list[Fraction]] = {}
@@ -164,7 +189,7 @@ def _of(journal: Journal) -> Record:
         rows.setdefault(update.client, []).append(Fraction(max(lasted, 1), 1000))
     active = sorted(rows)
     return Record(
-        scheme=scheme_of(journal.scheme),
+        scheme=scheme,
         timeline=line,
         weights=RecordedWeights(np.array([update.weight * update.clipped for update in updates]), line.offsets),
         times=TraceTimes([rows[i] for i in active], names=[journal.names[i] for i in active]),
@@ -172,15 +197,17 @@ def _of(journal: Journal) -> Record:
         names=journal.names,
         server_lr=journal.server_lr,
         first=journal.first,
-        told=tuple(journal.told),
+        events=tuple(journal.events),
         sent=np.array([update.sent for update in updates], dtype=np.int64),
         arrived=np.array([update.arrived for update in updates], dtype=np.int64),
         bytes_up=np.array([update.bytes_up for update in updates], dtype=np.int64),
         faults=tuple(journal.faults),
+        known=journal.known,
+        seed=journal.seed,
     )
 
 
-def _timeline(rounds: list[RoundRecord], clients: int) -> Timeline:
+def _timeline(rounds: list[RoundRecord], clients: int, *, draws: bool) -> Timeline:
     updates = [update for closed in rounds for update in closed.updates]
     return Timeline(
         unit=NANOSECOND,
@@ -190,6 +217,7 @@ def _timeline(rounds: list[RoundRecord], clients: int) -> Timeline:
         client=np.array([update.client for update in updates], dtype=np.int32),
         base=np.array([update.base for update in updates], dtype=np.int32),
         job=np.array([update.job for update in updates], dtype=np.int32),
+        draws=np.array([update.draws for update in updates], dtype=np.int32) if draws else None,
     )
 
 

@@ -6,6 +6,7 @@ Staleness of an update: n − ρ_i(n).
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,6 +35,13 @@ class UpdateRecord(NamedTuple):
     """Factor by which its norm was clipped, 1 if it was not."""
     bytes_up: int = 0
     """Bytes of its arrays as Flower carried them; 0 in records of versions that did not count them."""
+    draws: int = 1
+    """How often its client was drawn for this job; `weight` counts them."""
+
+    @property
+    def row(self) -> tuple[float, ...]:
+        """The update in the journal; draws are written where there are several."""
+        return tuple(self) if self.draws > 1 else tuple(self)[:-1]
 
     @property
     def duration(self) -> float:
@@ -90,6 +98,12 @@ class Result(strategy.Result):
     """Why training ended."""
     journal: Journal | None = None
     """All that was written down, from which `recorded` makes a record."""
+
+    @property
+    def carrier(self) -> TransportCosts:
+        """The old name of `transport`."""
+        warnings.warn("Result.carrier is called Result.transport", FutureWarning, stacklevel=2)
+        return self.transport
 
     def __repr__(self) -> str:
         return f"{super().__repr__()}\n{self.summary()}"

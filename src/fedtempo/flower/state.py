@@ -1,15 +1,12 @@
-"""The folder of a run, from which it can go on after a crash at any moment. Plain JSON and NPZ, no pickle.
+"""The folder of a run, from which it can go on after a crash at any time. Plain JSON and NPZ, no pickle.
 
     state.npz       the model, the version, the rule's state, what the server rule remembers, estimates, who is who,
                     written whole after a round
     rounds.jsonl    the journal; the state knows how much of it is true
 
 A line is on the disk before the state that counts it, so that the state never promises more than there is. Who writes
-holds a lock on the journal, which the system takes back when the process ends, however it ends.
-
-When and what a training saves, and how it takes up what an earlier one has saved.
-
-Saved is what a round has made, before its jobs are sent: what is out or waits is sent again after a crash.
+holds a lock on the journal, which the system takes back when the process ends, however it ends. Saved is what a round
+has made, before its jobs are sent: what is out or waits is sent again after a crash.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from fedtempo.flower.arrays import Arrays
 from fedtempo.flower.client_registry import ClientRegistry
 from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.journal import Journal
-from fedtempo.flower.reply_handler import TrainReplyHandler
+from fedtempo.flower.reply_handler import ReplyHandler
 from fedtempo.flower.settings import Settings
 from fedtempo.flower.versions import Memory
 
@@ -226,7 +223,7 @@ class Saved(NamedTuple):
         kept: Memory = self.state["memory"]
         return kept
 
-    def take_up(self, handler: TrainReplyHandler, estimates: Estimates, journal: Journal) -> None:
+    def take_up(self, handler: ReplyHandler, estimates: Estimates, journal: Journal) -> None:
         """Know what that run knew."""
         state = self.state
         journal.read(self.lines)
@@ -284,7 +281,7 @@ class Saver:
         self,
         snapshot: dict[str, Any],
         arrays: Arrays,
-        handler: TrainReplyHandler,
+        handler: ReplyHandler,
         estimates: Estimates,
         journal: Journal,
         memory: Memory = (),

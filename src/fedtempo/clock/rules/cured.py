@@ -44,7 +44,7 @@ class CuredSample(SampledClients):
                 f"biased: {self.biased} of the {self.window} rounds of a window; give at least 1, and fewer than the "
                 "window has, since the others make up for them"
             )
-        for name in ("size", "random", "counts_draws", "asks_for"):
+        for name in ("size", "random", "counts_draws", "needs"):
             object.__setattr__(self, name, getattr(self.criterion, name))
 
     def check(self, num_clients: int) -> None:

@@ -16,6 +16,7 @@ from fedtempo.clock.waiting import State, WaitingRule, resend
 class WaitForNext(WaitingRule):
     """A round ends with each update."""
 
+    one_update_a_round = True
     constant_phase = True
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
