@@ -23,7 +23,7 @@ _HOME = {
     "Cycle": "clock.cycle",
     "DataMissing": "errors",
     "Dirichlet": "problems.partitions",
-    "Discounted": "weighting.weights",
+    "Discounted": "weighting.weight_rules",
     "ExponentialTimes": "clock.random_times",
     "FastestSampling": "schemes.named",
     "FedAdaGrad": "training.server_rules",
@@ -41,8 +41,8 @@ _HOME = {
     "HingeDiscount": "weighting.weight_rules",
     "History": "simulation.history.history",
     "IID": "problems.partitions",
-    "Identical": "weighting.weights",
-    "ImportanceOnly": "weighting.weights",
+    "Identical": "weighting.weight_rules",
+    "ImportanceOnly": "weighting.weight_rules",
     "InputError": "errors",
     "LabelShards": "problems.partitions",
     "LocalOptax": "training.solvers",
@@ -70,7 +70,7 @@ _HOME = {
     "ServerOptimizer": "training.server_rules",
     "SlowMo": "training.server_rules",
     "StagedFedFix": "schemes.named",
-    "TimeBased": "weighting.weights",
+    "TimeBased": "weighting.weight_rules",
     "Timeline": "clock.timeline",
     "TopK": "training.compression",
     "TraceTimes": "clock.trace",
@@ -78,17 +78,17 @@ _HOME = {
     "UniformTimes": "clock.random_times",
     "UnlawfulRule": "errors",
     "WaitingRule": "clock.waiting",
-    "WeightRule": "weighting.weights",
+    "WeightRule": "weighting.weight_rules",
     "Weights": "weighting.weights",
     "compare": "planning.compare",
-    "expected_weights": "weighting.weights",
+    "expected_weights": "schemes.timelines",
     "limit_cycle": "schemes.timelines",
-    "participation_of": "weighting.weights",
+    "participation_of": "schemes.timelines",
     "recommend": "planning.recommend",
     "simulate": "simulation.study",
     "timeline": "schemes.timelines",
     "timeline_chunks": "schemes.timelines",
-    "weights": "weighting.weights",
+    "weights": "schemes.timelines",
 }
 
 _MODULES = {"problems": "problems", "published": "schemes.published", "theory": "theory"}
@@ -136,9 +136,12 @@ if TYPE_CHECKING:
     from fedtempo.schemes.named import Scheme as Scheme
     from fedtempo.schemes.named import StagedFedFix as StagedFedFix
     from fedtempo.schemes.named import UniformSampling as UniformSampling
+    from fedtempo.schemes.timelines import expected_weights as expected_weights
     from fedtempo.schemes.timelines import limit_cycle as limit_cycle
+    from fedtempo.schemes.timelines import participation_of as participation_of
     from fedtempo.schemes.timelines import timeline as timeline
     from fedtempo.schemes.timelines import timeline_chunks as timeline_chunks
+    from fedtempo.schemes.timelines import weights as weights
     from fedtempo.simulation.history.history import History as History
     from fedtempo.simulation.history.model import Model as Model
     from fedtempo.simulation.study import simulate as simulate
@@ -166,17 +169,14 @@ if TYPE_CHECKING:
     from fedtempo.weighting.other_rules import ParticipationHistory as ParticipationHistory
     from fedtempo.weighting.weight_rules import ConstantDiscount as ConstantDiscount
     from fedtempo.weighting.weight_rules import CutOff as CutOff
+    from fedtempo.weighting.weight_rules import Discounted as Discounted
     from fedtempo.weighting.weight_rules import HingeDiscount as HingeDiscount
+    from fedtempo.weighting.weight_rules import Identical as Identical
+    from fedtempo.weighting.weight_rules import ImportanceOnly as ImportanceOnly
     from fedtempo.weighting.weight_rules import PolynomialDiscount as PolynomialDiscount
-    from fedtempo.weighting.weights import Discounted as Discounted
-    from fedtempo.weighting.weights import Identical as Identical
-    from fedtempo.weighting.weights import ImportanceOnly as ImportanceOnly
-    from fedtempo.weighting.weights import TimeBased as TimeBased
-    from fedtempo.weighting.weights import WeightRule as WeightRule
+    from fedtempo.weighting.weight_rules import TimeBased as TimeBased
+    from fedtempo.weighting.weight_rules import WeightRule as WeightRule
     from fedtempo.weighting.weights import Weights as Weights
-    from fedtempo.weighting.weights import expected_weights as expected_weights
-    from fedtempo.weighting.weights import participation_of as participation_of
-    from fedtempo.weighting.weights import weights as weights
 
 
 def __getattr__(name: str) -> object:

@@ -46,14 +46,14 @@ class RuleReport:
     """What was checked of a lawful rule."""
 
     rule: WaitingRule
-    configs: int
+    settings: int
     rounds: int
 
     def __str__(self) -> str:
-        return f"{self.rule!r} is lawful: {self.rounds} rounds in {self.configs} settings"
+        return f"{self.rule!r} is lawful: {self.rounds} rounds in {self.settings} settings"
 
 
-def check_rule(rule: WaitingRule, *, configs: int = 40, seed: int = 0) -> RuleReport:
+def check_rule(rule: WaitingRule, *, settings: int = 40, seed: int = 0) -> RuleReport:
     """Run `rule` through random settings; the first law that it breaks is an UnlawfulRule that says what to change."""
     _check_frozen(rule)
     draw = random.Random(seed)
@@ -63,7 +63,7 @@ def check_rule(rule: WaitingRule, *, configs: int = 40, seed: int = 0) -> RuleRe
             f"{rule!r}: check() refuses every number of clients up to {_MOST_CLIENTS}; allow some of them"
         )
     total = 0
-    for _ in range(configs):
+    for _ in range(settings):
         times = _random_times(draw, draw.choice(sizes))
         config = ClockConfig.of(rule, times, seed=draw.randrange(1000))
         closed = _check_run(config)
@@ -72,7 +72,7 @@ def check_rule(rule: WaitingRule, *, configs: int = 40, seed: int = 0) -> RuleRe
         _check_fast_way(config)
         _check_phase(config)
         total += len(closed)
-    return RuleReport(rule, configs, total)
+    return RuleReport(rule, settings, total)
 
 
 def _accepts(rule: WaitingRule, clients: int) -> bool:

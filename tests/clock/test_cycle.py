@@ -12,7 +12,7 @@ import fedtempo as ft
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.cycle import observe
 from fedtempo.clock.generate import Recording, full_timeline
-from fedtempo.weighting.windows import closed_window
+from fedtempo.clock.importance import Importance
 
 
 def remembered(scheme: ft.Scheme, times, limit: int = 20_000) -> tuple[int, int] | None:
@@ -82,7 +82,10 @@ def test_closed_windows_are_cycle_lengths(case: int) -> None:
     for scheme in (ft.FedAvg(), ft.AsyncFedAvg(), ft.FedFix(Fraction(draw.randint(1, 7), draw.randint(1, 2)))):
         cycle = ft.limit_cycle(scheme, times, max_rounds=20_000)
         assert cycle is not None
-        assert closed_window(scheme.waiting, times) == cycle.length, (scheme, times)
+        assert scheme.waiting.closed_form(times, Importance(None, times.num_clients)).window == cycle.length, (
+            scheme,
+            times,
+        )
 
 
 def test_random_times_have_no_cycle_and_a_limit_is_kept() -> None:

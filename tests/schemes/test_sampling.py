@@ -30,7 +30,6 @@ from fedtempo.clock.transport import Durations, VirtualTransport, step
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.schemes.named import CuredSampling, HighestLossSampling
 from fedtempo.testing import check_rule
-from fedtempo.weighting.cured_old import cured_pace, cured_participation
 from fedtempo.weighting.long_run import LongRun
 
 TIMES = ft.FixedTimes([5, 3, 4, 1, 2])
@@ -119,7 +118,7 @@ class LoggedEvent(WaitingRule):
     "rule", [HighestLoss(2), HighestLoss(2, candidates=3), CuredSample(HighestLoss(2, candidates=3), 5, 2)], ids=repr
 )
 def test_rules_by_losses_are_lawful(rule) -> None:
-    assert check_rule(LoggedEvent(rule), configs=4).rounds > 0
+    assert check_rule(LoggedEvent(rule), settings=4).rounds > 0
     assert rule.phase(rule.start(view())[0]) is None
 
 
@@ -177,8 +176,8 @@ CRITERIA = [FastestClients(2), UniformSample(2), MultinomialSample(3)]
 @pytest.mark.parametrize("criterion", CRITERIA, ids=repr)
 def test_cured_rules_are_lawful(criterion) -> None:
     rule = CuredSample(criterion, window=5, biased=2)
-    assert check_rule(rule, configs=6).rounds > 0
-    inherited = ("random", "counts_draws", "asks_for", "size")
+    assert check_rule(rule, settings=6).rounds > 0
+    inherited = ("random", "counts_draws", "needs", "size")
     assert [getattr(rule, name) for name in inherited] == [getattr(criterion, name) for name in inherited]
     assert rule != CuredSample(criterion, window=5, biased=1)
 
@@ -224,7 +223,7 @@ class OddOnes(SampledClients):
 
 def test_a_criterion_of_ones_own_is_cured_too() -> None:
     scheme = CuredSampling(ft.Scheme(OddOnes(2), name="odd"), window=3, biased=1)
-    assert check_rule(scheme.waiting, configs=5).rounds > 0
+    assert check_rule(scheme.waiting, settings=5).rounds > 0
     line = ft.timeline(scheme, TIMES, rounds=9)
     assert [r.participants for r in line.rounds] == [(1, 3), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4)] * 3
     assert ft.expected_weights(scheme, TIMES).tolist() == [0.2] * 5
@@ -238,9 +237,9 @@ def test_a_criterion_of_ones_own_is_cured_too() -> None:
 def test_participation_and_pace_follow_from_the_criterion_and_fedavg(criterion, window, biased) -> None:
     p = Importance(["1/10", "3/10", "1/5", "3/20", "1/4"], 5)
     rule = CuredSample(criterion, window, biased)
-    parts = [LongRun(one, TIMES, p) for one in (criterion, ft.FedAvg().waiting)]
-    share = cured_participation(rule, parts[0].participation)
-    pace = cured_pace(rule, parts[0].rounds_per_time, parts[1].rounds_per_time)
+    run = LongRun(rule, TIMES, p)
+    share, pace = run.participation, run.rounds_per_time
+    assert (share.source, run.closed.window) == ("closed form", window)
     rounds = window * (1 if criterion == FastestClients(2) else 6000)
     line = full_timeline(ClockConfig.of(rule, TIMES, p.values), max_rounds=rounds)
     counts = np.bincount(line.client, weights=line.draws, minlength=5) / rounds
@@ -258,8 +257,7 @@ def test_the_fastest_clients_cured_have_an_exact_cycle_of_windows() -> None:
     cycle = ft.limit_cycle(scheme, TIMES)
     assert cycle is not None
     assert (cycle.start, cycle.length, cycle.counts.tolist()) == (0, 8, [5, 5, 5, 8, 8])
-    closed = cured_participation(scheme.waiting, ft.participation_of(ft.FastestSampling(2), TIMES))
-    assert cycle.participation == closed.exact
+    assert cycle.participation == ft.participation_of(scheme, TIMES).exact
 
 
 # --- what is refused, and what the schemes say of themselves

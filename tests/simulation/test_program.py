@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import configs, example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fedtempo as ft
@@ -144,7 +144,7 @@ def program(scheme, times, until, points, capacity, max_marks, seed=0):
     return Made(line, made, grid)
 
 
-@configs(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=300)
 @given(cases())
 @example(
     {
@@ -182,7 +182,7 @@ def test_a_program_reads_the_versions_of_its_timeline(case) -> None:
             assert not marks
 
 
-@configs(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=200)
 @given(cases())
 def test_pieces_join_to_the_timeline_and_its_measuring_points(case) -> None:
     made = program(**case)
@@ -206,7 +206,7 @@ def test_pieces_join_to_the_timeline_and_its_measuring_points(case) -> None:
         assert all(0 <= m.event <= piece.num_events for m in piece.marks)
 
 
-@configs(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=200)
 @given(cases())
 def test_slots_are_those_of_live_versions_and_of_models_to_be_measured(case) -> None:
     made = program(**case)
@@ -222,7 +222,7 @@ def test_slots_are_those_of_live_versions_and_of_models_to_be_measured(case) -> 
     assert made.pieces[-1].num_slots <= FIRST + live + max(held, min(case["max_marks"], case["points"])) + 2
 
 
-@configs(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=200)
 @given(cases(), st.sampled_from([1, 2, 3, 8, 100]))
 def test_waves_hold_events_that_do_not_need_each_other(case, width) -> None:
     made = program(**case)
@@ -246,7 +246,7 @@ def test_waves_hold_events_that_do_not_need_each_other(case, width) -> None:
                 assert int(piece.read[end]) in wrote or (piece.closes[end] and int(piece.write[end]) in wrote)
 
 
-@configs(derandomize=True, deadline=None, max_examples=30)
+@settings(derandomize=True, deadline=None, max_examples=30)
 @given(cases(), st.sampled_from([1, 3, 100]), st.sampled_from([1, 4, 128]))
 def test_waves_are_padded_with_events_that_do_nothing(case, width, group) -> None:
     """Where no round closes nothing is written: of two writes to one slot at once either could win."""

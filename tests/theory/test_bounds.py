@@ -14,13 +14,13 @@ import pytest
 import fedtempo as ft
 from fedtempo.problems import Problem, quadratics
 from fedtempo.simulation.engine.oracle import oracle
-from fedtempo.theory.assumptions import assumptions
 from fedtempo.theory.bounds import bound
 from fedtempo.theory.ceiling import SIX, learning_rate_ceiling
 from fedtempo.theory.data_types import DataTypes
 from fedtempo.theory.expected import expected_from_scheme, expected_from_timeline
 from fedtempo.theory.problem_constants import constants
 from fedtempo.theory.round_residuals import residuals
+from fedtempo.theory.seven_assumptions import assumptions
 from fedtempo.theory.theorems import Steps, step_bound, window_term
 from fedtempo.theory.virtual_models import measure, virtual_models
 from support.bound_cases import draw, opposite, sampled

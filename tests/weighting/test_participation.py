@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import configs, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedtempo as ft
@@ -16,9 +16,9 @@ from fedtempo.clock.generate import Recording
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.races import exponential_race
 from fedtempo.clock.rules import WaitForSome
-from fedtempo.weighting.long_run import LongRun, _estimate
+from fedtempo.weighting.long_run import LongRun, estimated
 
-cases = configs(derandomize=True, deadline=None, max_examples=60)
+cases = settings(derandomize=True, deadline=None, max_examples=60)
 whole = st.integers(min_value=1, max_value=8)
 small = st.builds(Fraction, whole, st.integers(min_value=1, max_value=3))
 waits = st.builds(Fraction, st.integers(min_value=1, max_value=12), st.integers(min_value=1, max_value=4))
@@ -311,7 +311,7 @@ def test_estimates_agree_with_the_closed_form_within_their_own_error():
     scores = []
     for seed in range(16):
         seen = observe(Recording(ClockConfig.of(WaitForSome(2), times, seed=seed)), max_updates=20_000)
-        found = _estimate(seen)
+        found = estimated(seen)
         assert found.source == "estimate"
         assert found.share.sum() == pytest.approx(2)
         scores.append((found.share - shares) / found.error)

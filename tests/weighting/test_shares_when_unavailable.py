@@ -15,10 +15,11 @@ from fedtempo.clock.cycle import observe
 from fedtempo.clock.generate import Recording
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.races import expected_last_success
+from fedtempo.clock.rules.fixed_interval import intervals_until_success
+from fedtempo.clock.rules.wait_for_next import contribution_rates
 from fedtempo.errors import InputError
-from fedtempo.weighting.closed_forms_old import all_fail, contribution_rates, intervals_until_success
+from fedtempo.schemes.timelines import weights_of
 from fedtempo.weighting.long_run import LongRun, estimated_pace, estimated_share
-from fedtempo.weighting.weights import weights_of
 
 FIXED = ft.FixedTimes([1, "3/2", 2, "7/3"])
 DRAWN = ft.ExponentialTimes([1, "3/2", 2, "7/3"])
@@ -82,7 +83,7 @@ def test_shares_and_pace_with_failures(scheme, times) -> None:
 def test_samples_that_often_fail_are_drawn_again(scheme) -> None:
     times = FIXED.available(failure=0.6)
     run, plain = (LongRun(scheme.waiting, t, Importance(P, 4)) for t in (times, FIXED))
-    lost = float(all_fail(scheme.waiting, times, Importance(P, 4)))
+    lost = float(scheme.waiting.all_fail(times, Importance(P, 4), times.availability))
     assert lost > 0.3
     assert run.rounds_per_time == pytest.approx(plain.rounds_per_time * (1 - lost))
     line = seen(scheme, times)
@@ -137,15 +138,17 @@ def test_all_who_are_drawn_fail() -> None:
     for size in (1, 2, 3, 4):
         sets = list(combinations(range(4), size))
         mean = np.mean([f[list(s)].prod() for s in sets])
-        assert all_fail(ft.UniformSampling(size).waiting, times, p) == pytest.approx(mean, abs=1e-15)
+        assert ft.UniformSampling(size).waiting.all_fail(times, p, times.availability) == pytest.approx(mean, abs=1e-15)
     for size in (1, 2, 5):
         total = sum(
             np.prod([P[i] for i in draws]) * f[list(set(draws))].prod() for draws in product(range(4), repeat=size)
         )
-        assert all_fail(ft.MultinomialSampling(size).waiting, times, p) == pytest.approx(total, rel=1e-12)
-    assert all_fail(ft.FastestSampling(2).waiting, times, p) == Fraction(3, 100)
+        assert ft.MultinomialSampling(size).waiting.all_fail(times, p, times.availability) == pytest.approx(
+            total, rel=1e-12
+        )
+    assert ft.FastestSampling(2).waiting.all_fail(times, p, times.availability) == Fraction(3, 100)
     alike = FIXED.available(failure=0.2)
-    assert all_fail(ft.UniformSampling(3).waiting, alike, p) == Fraction(1, 125)
+    assert ft.UniformSampling(3).waiting.all_fail(alike, p, alike.availability) == Fraction(1, 125)
 
 
 def test_the_last_success_of_several() -> None:

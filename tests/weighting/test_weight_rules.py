@@ -188,7 +188,7 @@ def test_the_expected_weights_of_the_cure_are_the_importance(scheme) -> None:
     q = ft.expected_weights(scheme, TIMES, importance=P)
     np.testing.assert_array_equal(q, [float(p) for p in P])
     halved = ft.Discounted(ft.TimeBased(), ft.ConstantDiscount(0.5))
-    if not scheme.waiting.needs:
+    if not scheme.waiting.by_training:
         assert ft.expected_weights(scheme, TIMES, importance=P, rule=halved) == pytest.approx(q / 2, rel=1e-4)
 
 

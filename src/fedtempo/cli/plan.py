@@ -19,7 +19,7 @@ from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
 from fedtempo.simulation import study_file as a
-from fedtempo.weighting.weights import WeightRule
+from fedtempo.weighting.weight_rules import WeightRule
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +87,7 @@ def plan(
     --wait, --buffer, --sample for more; without --scheme a sensible set is compared.
     """
     from fedtempo.planning.compare import compare
-    from fedtempo.weighting.weight_rules import parse_discount
-    from fedtempo.weighting.weights import Discounted, weight_rule
+    from fedtempo.weighting.weight_rules import Discounted, parse_discount, weight_rule
 
     if verbose or quiet:
         o.set_loudness(verbose, quiet)

@@ -20,7 +20,7 @@ from fedtempo.errors import InputError
 from fedtempo.planning.compare import sensible_waits
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedFix, Scheme
 from fedtempo.theory.document import Clients, Training, bounds_of, quantities_of
-from fedtempo.weighting.weights import weight_rule
+from fedtempo.weighting.weight_rules import weight_rule
 
 if TYPE_CHECKING:
     from fedtempo.clock.times import ClientTimes

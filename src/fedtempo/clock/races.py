@@ -12,14 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.errors import InputError
 
 MAX_CLIENTS = 500
 """Up to how many clients the integrals are worked out."""
+
+MAX_RACERS = 64
+"""Up to how many clients the pairs of a race are worked out."""
 
 _PANEL, _ORDER = 0.35, 10  # width of a panel in log time, nodes in it
 _NEGLIGIBLE, _MAX_JOBS = 1e-17, 5_000_000
@@ -131,3 +136,67 @@ def _fewer_others(done: Floats, counts: Floats, places: int) -> Floats:
             other = (counts[:, k + 1 : k + 2] - (1.0 - done) * other) / done
             above += other
     return np.asarray(np.clip(np.where(done <= 0.5, below, 1.0 - above), 0.0, 1.0))
+
+
+def race_pairs(mean_time: Floats, places: int) -> Floats:
+    """[clients, clients] P(i and j are both among the first `places`) of an exponential race; P(i) on the diagonal.
+
+    P = ∫ d/dt[P(T_i ≤ t) P(T_j ≤ t)] · P(at most m − 2 others done by t) dt, by the trapezium rule in log time, which
+    converges exponentially since the integrand is analytic and dies out at both ends.
+    """
+    rates = 1.0 / np.asarray(mean_time, dtype=np.float64)
+    clients = len(rates)
+    if clients > MAX_RACERS:
+        raise InputError(f"a race of {clients} clients has too many pairs; estimate them from a run")
+    if places >= clients:
+        return np.ones((clients, clients))
+    if places == 1:
+        return np.diag(rates / rates.sum())
+    step = 0.125
+    log_time = np.arange(np.log(mean_time.min()) - 40.0, np.log(mean_time.max()) + 4.0, step)
+    time = np.exp(log_time)
+    done = -np.expm1(-np.outer(time, rates))  # [node, client]
+    density = rates * np.exp(-np.outer(time, rates)) * time[:, None] * step
+    out = np.empty((clients, clients))
+    for i in range(clients):
+        fewer = _at_most(done, i, places)
+        out[i] = (density[:, [i]] * done * fewer + density * done[:, [i]] * fewer).sum(axis=0)
+    np.fill_diagonal(out, 0.0)
+    np.fill_diagonal(out, out.sum(axis=1) / (places - 1))  # a participant meets m − 1 others
+    return out
+
+
+def _at_most(done: Floats, first: int, places: int) -> Floats:
+    """[node, j] P(at most places − 2 of the clients other than `first` and j are done)."""
+    nodes, clients = done.shape
+    counts = np.zeros((places - 1, nodes, clients))
+    counts[0] = 1.0
+    for k in range(clients):
+        if k == first:
+            continue
+        share = np.repeat(done[:, [k]], clients, axis=1)
+        share[:, k] = 0.0
+        counts[1:] += share * (counts[:-1] - counts[1:])
+        counts[0] *= 1.0 - share
+    return np.asarray(counts.sum(axis=0))
+
+
+def race_sets(mean_time: Floats, places: int) -> tuple[Floats, Floats]:
+    """The sets that can be the first `places` of exponential clients [sets, clients], and how likely each is.
+
+    P(S) = Σ_{i∈S} P(S∖i) λ_i / (Σ_j λ_j − Σ_{j∈S∖i} λ_j): the last to arrive is any of its members.
+    """
+    rate = 1.0 / mean_time
+    known: dict[tuple[int, ...], float] = {(): 1.0}
+    for size in range(1, places + 1):
+        grown: dict[tuple[int, ...], float] = {}
+        for members in combinations(range(len(rate)), size):
+            grown[members] = sum(
+                known[rest] * rate[i] / (rate.sum() - rate[list(rest)].sum())
+                for i, rest in ((i, tuple(m for m in members if m != i)) for i in members)
+            )
+        known = grown
+    sets = np.zeros((len(known), len(rate)))
+    for row, members in enumerate(known):
+        sets[row, list(members)] = 1.0
+    return sets, np.array(list(known.values()))

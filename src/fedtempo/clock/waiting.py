@@ -1,18 +1,19 @@
-"""The waiting rule: what ends a round (the policy Δt^n of Algorithm 1).
+"""The waiting rule: what ends a round (the policy Δt^n of Algorithm 1). The contract that every rule keeps.
 
 A rule is a frozen object that is told what happened and when; it never reads a clock and keeps nothing in itself. What
 it must remember is a separate value made of numbers, text, None, tuples and dicts of these, so that it can be written
 to a checkpoint. The same object runs in a simulation and on a real server.
 
 To write one's own: subclass `WaitingRule`, make it a frozen dataclass, write `decide`, and run
-`fedtempo.testing.check_rule` on it.
+`fedtempo.testing.check_rule` on it. With a `closed_form` it has exact weights, windows and delays at once; without one
+they are found by running it.
 """
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,23 @@ from fedtempo.clock.events import Action, Event, Failed, Joined, Send, Tick, Vie
 from fedtempo.errors import InputError
 
 if TYPE_CHECKING:
+    from fedtempo.clock.closed_form import ClosedForm
     from fedtempo.clock.config import ClockConfig
+    from fedtempo.clock.importance import Importance
     from fedtempo.clock.timeline import Timeline
+    from fedtempo.clock.times import ClientTimes
 
 State = Any
 """A rule's memory: None, numbers, text, and tuples or dicts of them."""
 
+MEASURES: Mapping[str, str] = {
+    "importance": "p_i, each client's importance",
+    "mean_time": "the mean time that each client's jobs take",
+    "loss": "the loss of a trained model on each client's data, measured when it was last sent one",
+}
+"""What a rule may need of clients; whoever hosts it supplies them in `View.measures`, or refuses the rule."""
+
+_KNOWN_AHEAD = ("importance", "mean_time")
 _SEVERAL = {"loss": "losses"}
 
 
@@ -40,6 +52,9 @@ class WaitingRule(ABC):
                     "would no longer fit; derive from WaitingRule and call the other rule's methods"
                 )
 
+    needs: tuple[str, ...] = ()
+    """What the rule reads from `View.measures`: names of MEASURES."""
+
     random: bool = False
     """Whether the rule draws from `View.seed`; if so it has no limit cycle."""
 
@@ -52,19 +67,35 @@ class WaitingRule(ABC):
     one_update_a_round: bool = False
     """Whether every round takes one update, and its client starts anew at once: shares are then the clients' paces."""
 
+    same_clients: bool = False
+    """Whether every round has the same clients, however long their jobs take."""
+
+    keeps_clients_busy: bool = False
+    """Whether each client is sent version 0, and each new model that it contributed to at once: it is never idle."""
+
     constant_phase: bool = False
     """Whether `phase` is always 0: the future depends on the ages of jobs alone."""
 
     returns_to_contributors: bool = True
     """Whether each contributor, and nobody else, gets the new model as soon as it is made."""
 
-    needs: tuple[str, ...] = ()
-    """Measures of trained models in `View.measures` by which the rule decides, as "loss"; no clock can run it ahead."""
+    one_set_of_clients: bool = False
+    """Whether its weights hold for one set of clients only, which must always be there."""
+
+    @property
+    def by_training(self) -> bool:
+        """Whether it decides by measures of trained models, so that no clock can run it ahead."""
+        return any(name not in _KNOWN_AHEAD for name in self.needs)
 
     @property
     def waits(self) -> tuple[Fraction, ...]:
         """The durations that the rule itself measures out, so that the clock's tick divides them."""
         return ()
+
+    @property
+    def min_clients(self) -> int:
+        """How many clients must be there for a round as the rule means it."""
+        return 1
 
     def check(self, num_clients: int) -> None:
         """Refuse a number of clients with which the rule cannot work."""
@@ -74,7 +105,7 @@ class WaitingRule(ABC):
         return None, tuple(sorted(view.clients))
 
     def deadline(self, state: State, view: View) -> Tick | None:
-        """The moment at which the rule wants to hear `Deadline`; computed from the state, never accumulated."""
+        """The time at which the rule wants to hear `Deadline`; computed from the state, never accumulated."""
         return None
 
     @abstractmethod
@@ -87,13 +118,49 @@ class WaitingRule(ABC):
 
     def chunks(self, config: ClockConfig) -> Iterator[Timeline] | None:
         """The rounds from the start on, generated faster than by asking `decide`; None if there is no such way."""
-        if self.needs:
-            measures = " and ".join(_SEVERAL.get(name, name) for name in self.needs)
+        if self.by_training:
+            measures = " and ".join(_SEVERAL.get(name, name) for name in self.needs if name not in _KNOWN_AHEAD)
             raise InputError(
                 f"{self!r} chooses by the {measures} of trained models, so that nobody can tell its rounds ahead of "
                 "training; use ft.simulate"
             )
         return None
+
+    def closed_form(self, times: ClientTimes, importance: Importance) -> ClosedForm | None:
+        """What is known of the long run with these clients, `times.availability` included; None: nothing."""
+        return None
+
+    def simplified(self, num_clients: int) -> WaitingRule:
+        """The simplest rule with the same rounds in the long run, when so many clients are there."""
+        return self
+
+    def in_stages(self) -> tuple[tuple[int, WaitingRule], ...]:
+        """The rules that follow one another, each with the number of its first round; the last one stays."""
+        return ((0, self),)
+
+    def rounds_by(self, times: ClientTimes, until: Fraction) -> int | None:
+        """How many rounds end by `until`; None where counting them takes a run of the clock."""
+        return None
+
+    def draws_a_round(self, num_clients: int) -> Fraction | None:
+        """How many draws a round has on average, where that is known whoever is drawn."""
+        return None
+
+    def asked_a_round(self, num_clients: int) -> Fraction:
+        """Clients that are asked for a measure of the newest model, in a round on average, beyond those chosen."""
+        return Fraction(0)
+
+    def remarks(self, times: ClientTimes) -> tuple[str, ...]:
+        """What deserves a word in a plan with these clients."""
+        return ()
+
+
+def check_needs(rule: WaitingRule, supplied: Iterable[str], host: str, cure: str) -> None:
+    """Refuse a rule that reads a measure which `host` does not supply; `cure` says what to do instead."""
+    unmet = [name for name in rule.needs if name not in set(supplied)]
+    if unmet:
+        named = ", ".join(f"{name!r} ({MEASURES[name]})" if name in MEASURES else repr(name) for name in unmet)
+        raise InputError(f"{rule!r} needs {named}, which {host} does not supply; {cure}")
 
 
 def resend(event: Event) -> Action:

@@ -23,14 +23,15 @@ from typing import Any
 import numpy as np
 
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.rules import FixedInterval, IntervalStages, WaitForNext, WaitForSome
 from fedtempo.clock.ticks import Exact, text
 from fedtempo.clock.time_use import Work, work_of
 from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
+from fedtempo.schemes.timelines import weights_of
 from fedtempo.weighting.long_run import LongRun
-from fedtempo.weighting.weights import WeightRule, Weights, expected_of, weight_rule, weights_of
+from fedtempo.weighting.weight_rules import WeightRule, weight_rule
+from fedtempo.weighting.weights import Weights, expected_of
 from fedtempo.weighting.windows import practical_window, window
 
 
@@ -275,7 +276,7 @@ def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: Weig
         expected = expected_of(run, weights)
     except InputError as error:
         remarks.append(str(error))
-    delay, sure, bound = _max_delay(run)
+    delay, sure, bound = run.max_delay
     plan = SchemePlan(
         scheme=scheme,
         run=run,
@@ -294,45 +295,12 @@ def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: Weig
     return plan
 
 
-def _max_delay(run: LongRun) -> tuple[int, bool, int | None]:
-    """The largest delay that is known, whether it is the largest there is, and a bound on that."""
-    run = run.after_last_change
-    rule, times = run.rule, run.times
-    if rule.synchronous:
-        return 0, True, 0
-    bound = None
-    if times.availability is not None:  # a job may begin inside a round, when one fails or a client joins
-        if isinstance(rule, FixedInterval) and (longest := times.longest()) is not None:
-            bound = int(-(-max(longest) // rule.wait))
-        return run.observation.max_delay, run.observation.max_delay == bound, bound
-    if isinstance(rule, FixedInterval):
-        if isinstance(times, FixedTimes):
-            bound = int(times.rounds_needed(rule.wait).max()) - 1
-        elif (longest := times.longest()) is not None:
-            bound = int(-(-max(longest) // rule.wait)) - 1
-        if bound is not None:
-            return bound, True, bound
-    if isinstance(rule, WaitForNext) and isinstance(times, FixedTimes):
-        slowest = int(times.ticks.max())
-        bound = int((-(-slowest // times.ticks)).sum()) - 1  # without the slowest client's own term, which is 1
-    return run.observation.max_delay, run.observation.cycle is not None or run.observation.max_delay == bound, bound
-
-
 def remarks_on(plan: SchemePlan) -> list[str]:
     """What deserves a word."""
-    run, clients = plan.run.after_last_change, plan.run.times.num_clients
-    waiting = plan.scheme.waiting
+    run, waiting = plan.run.after_last_change, plan.scheme.waiting
     part = run.participation
     out = _stretches(plan.run)
-    if isinstance(waiting, WaitForSome) and waiting.size == clients:
-        out.append("the buffer holds every client: the same rounds as FedAvg")
-    elif isinstance(waiting, WaitForSome) and waiting.size == 1:
-        out.append("a buffer of one: the same rounds as asynchronous FedAvg")
-    if isinstance(waiting, IntervalStages):
-        stages = ", then ".join(f"{w} for {n} rounds" if n is not None else str(w) for w, n in waiting.stages)
-        out.append(f"waits {stages}; the numbers are those of the last stage")
-    if isinstance(run.rule, FixedInterval) and isinstance(run.times, FixedTimes):
-        out += _interval_remarks(run.rule.wait, run.times)
+    out += waiting.remarks(run.times)
     if part.source == "cycle" and run.observation.cycle is not None:
         by_speed = (1.0 / run.times.mean_time) / (1.0 / run.times.mean_time).sum()
         off = float(np.abs(plan.identical_share / by_speed - 1.0).max())
@@ -366,20 +334,3 @@ def _stretches(run: LongRun) -> list[str]:
         f"clients join or leave for good {len(stretches) - 1} times; the numbers are those from {text(begin)} on, when "
         f"{len(clients)} of {run.times.num_clients} are there, and weights change with each stretch"
     ]
-
-
-def _interval_remarks(wait: Fraction, times: FixedTimes) -> list[str]:
-    needed = times.rounds_needed(wait)
-    low, high = int(needed.min()), int(needed.max())
-    if low == high and low > 1:
-        return [
-            f"every client contributes to the same one round in {low}, the others are empty: "
-            f"it acts as FedAvg with server rate {low}"
-        ]
-    if high == 1:
-        slowest = int(times.ticks.max()) * times.unit
-        idle = "" if wait == slowest else f", {text(wait - slowest)} longer than needed"
-        return [f"every client is back in every round: the same rounds as FedAvg{idle}"]
-    if low > 1:
-        return ["the wait is shorter than the fastest client's time, so some rounds are empty"]
-    return []

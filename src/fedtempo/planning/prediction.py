@@ -41,13 +41,14 @@ from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.planning.pilot import Pilot
 from fedtempo.planning.spectrum import Spectrum
 from fedtempo.schemes.named import Scheme
-from fedtempo.schemes.timelines import timeline
+from fedtempo.schemes.timelines import timeline, weights
 from fedtempo.theory.ceiling import learning_rate_ceiling
 from fedtempo.theory.expected import expected_from_timeline
 from fedtempo.theory.forecasting import forecast
 from fedtempo.theory.recursion import Coordinates
 from fedtempo.training.solvers import LocalSGD
-from fedtempo.weighting.weights import WeightRule, Weights, weights
+from fedtempo.weighting.weight_rules import WeightRule
+from fedtempo.weighting.weights import Weights
 
 _POWERS = (1.0, 1.5, 2.0, 3.0, 5.0)
 _SCALES, _FLOORS = 24, 80

@@ -27,7 +27,7 @@ from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
 from fedtempo.theory.stability import StabilityLimit, stability_limit
 from fedtempo.training.solvers import LocalSGD
-from fedtempo.weighting.weights import WeightRule
+from fedtempo.weighting.weight_rules import WeightRule
 
 _WAITS = tuple(Fraction(n, 8) for n in (1, 2, 4, 6))
 """Of the slowest client's mean time."""

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.schemes.options import SchemeOptions
-from fedtempo.weighting.weights import Identical, WeightRule, Weights
+from fedtempo.weighting.weight_rules import Identical, WeightRule
+from fedtempo.weighting.weights import Weights
 
 
 @dataclass(frozen=True)

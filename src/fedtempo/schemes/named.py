@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self
 
+from fedtempo.clock.importance import Importance
 from fedtempo.clock.rules import (
     CuredSample,
     FastestClients,
@@ -18,21 +19,20 @@ from fedtempo.clock.rules import (
     HighestLoss,
     IntervalStages,
     MultinomialSample,
-    SampledClients,
     UniformSample,
     WaitForAll,
     WaitForNext,
     WaitForSome,
 )
 from fedtempo.clock.ticks import Exact, positive, positive_int, text
-from fedtempo.clock.times import ClientTimes, FixedTimes
+from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.schemes.options import SchemeOptions
 from fedtempo.schemes.window_cure import WindowCure
 
 if TYPE_CHECKING:
-    from fedtempo.weighting.weights import WeightRule
+    from fedtempo.weighting.weight_rules import WeightRule
 
 
 class Scheme:
@@ -181,7 +181,7 @@ class CuredSampling(Scheme):
 
     def __init__(self, criterion: Scheme, *, window: int, biased: int) -> None:
         waiting = getattr(criterion, "waiting", None)
-        if not isinstance(waiting, SampledClients) or not criterion.options.plain:
+        if waiting is None or waiting.draws_a_round(1) is None or not criterion.options.plain:
             raise InputError(
                 f"criterion: {criterion!r} is no sampling of clients without other parts; give one, as "
                 "CuredSampling(FastestSampling(5), window=8, biased=2), and parts to what that makes"
@@ -219,15 +219,13 @@ class StagedFedFix(Scheme):
     @classmethod
     def over_windows(cls, times: ClientTimes, stages: Sequence[tuple[Exact, int | None]]) -> StagedFedFix:
         """Each wait for a number of windows W = lcm(⌈τ_i/Δt⌉) of these clients; the last with None."""
-        from fedtempo.weighting.windows import closed_window
-
         rounds: list[tuple[Exact, int | None]] = []
         for wait, windows in stages:
             if windows is None:
                 rounds.append((wait, None))
                 continue
             rule = FixedInterval(positive(wait, "wait"))
-            length = closed_window(rule, times) if isinstance(times, FixedTimes) else None
+            length = rule.closed_form(times, Importance(None, times.num_clients)).window if not times.random else None
             if length is None:
                 raise InputError(
                     f"stages: the window at wait {wait} is not known for {times!r}; "

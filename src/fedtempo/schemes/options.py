@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedtempo.training.compression import Compression
     from fedtempo.training.corrections import Correction
     from fedtempo.training.server_rules import MixModels, ServerOptimizer
-    from fedtempo.weighting.weights import WeightRule
+    from fedtempo.weighting.weight_rules import WeightRule
 
 Compensation = Literal["weights", "rate", "work"]
 

@@ -1,4 +1,7 @@
-"""Running the clock for a scheme: `timeline`, `timeline_chunks`, `limit_cycle`."""
+"""What a scheme does with given clients: its timeline and limit cycle, each client's share of rounds, and the weights.
+
+d_i  `weights`,    q_i  `expected_weights`: training minimises Σ q_i L_i
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,13 @@ from fedtempo.clock.generate import Recording, full_timeline, stream
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
-from fedtempo.clock.times import ClientTimes
+from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
+from fedtempo.weighting import weights as weighting
+from fedtempo.weighting.long_run import LongRun, Participation
+from fedtempo.weighting.weight_rules import WeightRule, weight_rule
+from fedtempo.weighting.weights import Weights, expected_of
 
 
 def _config(scheme: object, times: object, importance: Iterable[Exact] | None, seed: int) -> ClockConfig:
@@ -67,3 +74,48 @@ def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROU
     """
     config = _config(scheme, times, None, 0)
     return None if config.availability is not None else observe(Recording(config), max_rounds=max_rounds).cycle
+
+
+def weights_of(scheme: Scheme, run: LongRun, rule: WeightRule) -> Weights:
+    """d_i of a scheme whose long run is known; a scheme's own weights in place of time-based ones."""
+    if scheme.own_weights is not None:
+        rule = rule.fitted(scheme.own_weights)
+    return weighting.weights_of(scheme.waiting, run, rule, label=str(scheme))
+
+
+def participation_of(
+    scheme: Scheme, times: ClientTimes, *, importance: Iterable[Exact] | None = None, seed: int = 0
+) -> Participation:
+    """The share of rounds in which each client takes part, in the long run."""
+    return LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed).participation
+
+
+def weights(
+    scheme: Scheme,
+    times: ClientTimes,
+    *,
+    importance: Iterable[Exact] | None = None,
+    rule: str | WeightRule | None = None,
+    seed: int = 0,
+) -> Weights:
+    """d_i: the scheme's own, or time-based (unbiased), unless another rule is named; exact where the times are."""
+    run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
+    return weights_of(scheme, run, _rule_of(scheme, rule))
+
+
+def _rule_of(scheme: Scheme, given: str | WeightRule | None) -> WeightRule:
+    own = scheme.options.own_weights if given is None else None
+    return own or weight_rule("time-based" if given is None else given)
+
+
+def expected_weights(
+    scheme: Scheme,
+    times: ClientTimes,
+    *,
+    importance: Iterable[Exact] | None = None,
+    rule: str | WeightRule | None = None,
+    seed: int = 0,
+) -> Floats:
+    """q_i: training minimises Σ q_i L_i, which is the federated loss when q_i is proportional to p_i."""
+    run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
+    return expected_of(run, weights_of(scheme, run, _rule_of(scheme, rule)))

@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.rules import CuredSample, FastestClients, fastest
+from fedtempo.clock.rules import CuredSample
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
@@ -53,7 +53,7 @@ class WindowCure(WeightRule):
         most = Fraction(1) if rule.counts_draws else Fraction(1, rule.size)
         client, least = _least(rule, run, rule.size)
         if rule.biased * most > rule.window * least:
-            gets = "gets" if isinstance(rule.criterion, FastestClients) else "can get"
+            gets = "can get" if rule.criterion.certain_choice(run.times, rule.size) is None else "gets"
             raise InputError(
                 f"{rule!r}: client {client} {gets} weight {float(rule.biased * most):.4g} in the biased rounds, more "
                 f"than {float(rule.window * least):.4g}, its share of a whole window, and no weight takes it back; "
@@ -63,9 +63,9 @@ class WindowCure(WeightRule):
 
 def _least(rule: CuredSample, run: LongRun, size: int) -> tuple[int, Fraction]:
     """The client of lowest importance that a sample of `size` can have, and its importance."""
-    among = fastest(run.times, size).tolist() if isinstance(rule.criterion, FastestClients) else None
+    among = rule.criterion.certain_choice(run.times, size)
     p = run.importance.exact
-    client = min(range(len(p)) if among is None else among, key=lambda i: (p[i], i))
+    client = min(range(len(p)) if among is None else among.tolist(), key=lambda i: (p[i], i))
     return client, p[client]
 
 
@@ -75,9 +75,8 @@ def _instead(rule: CuredSample, run: LongRun, least: Fraction, most: Fraction) -
     if (fewer := math.floor(rule.window * least / most)) >= 1:
         found.append(f"at most {fewer} biased")
     largest = getattr(rule.criterion, "candidates", None) or run.times.num_clients
-    begin = (
-        rule.size + 1 if isinstance(rule.criterion, FastestClients) else math.ceil(rule.biased / least / rule.window)
-    )
+    drawn = rule.criterion.certain_choice(run.times, rule.size) is None
+    begin = math.ceil(rule.biased / least / rule.window) if drawn else rule.size + 1
     for size in [] if rule.counts_draws else range(begin, largest + 1):
         if rule.biased <= rule.window * size * _least(rule, run, size)[1]:
             found.append(f"a sample of at least {size}")

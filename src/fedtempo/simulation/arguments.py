@@ -18,7 +18,7 @@ from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import AsyncFedAvg, Scheme
 from fedtempo.training.solvers import LocalOptax, LocalRule, LocalSGD
 from fedtempo.weighting.other_rules import Normalised
-from fedtempo.weighting.weights import WeightRule, weight_rule
+from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 
 EngineName = Literal["auto", "events", "waves", "oracle"]
 ENGINES: tuple[EngineName, ...] = ("auto", "events", "waves", "oracle")

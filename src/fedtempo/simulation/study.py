@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from fedtempo.clock.config import ClockConfig
-from fedtempo.clock.rules import SampledClients
 from fedtempo.clock.ticks import Exact, positive, text
 from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.waiting import WaitingRule
@@ -26,6 +25,7 @@ from fedtempo.grid import RATE, Axis, Value, combinations, numbers
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.compensation import Compensated, compensated
 from fedtempo.schemes.named import Scheme
+from fedtempo.schemes.timelines import expected_weights, weights_of
 from fedtempo.simulation.arguments import (
     EngineName,
     a_problem,
@@ -56,7 +56,7 @@ from fedtempo.simulation.unit_runner import SAVE_SECONDS, Progress, Runner, core
 from fedtempo.simulation.units import blocks_of, kind_of, kinds_of, plans_of, task_of
 from fedtempo.training.solvers import LocalRule
 from fedtempo.weighting.long_run import LongRun
-from fedtempo.weighting.weights import WeightRule, expected_weights, weights_of
+from fedtempo.weighting.weight_rules import WeightRule
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Study:
         found: dict[tuple[int, int], Traffic] = {}
         for s, k in product(range(len(self.schemes)), range(len(self.shapes))):
             rule = self.schemes[s].waiting
-            asked = rule.asked_a_round(self.problem.num_clients) if isinstance(rule, SampledClients) else 0
+            asked = rule.asked_a_round(self.problem.num_clients)
             task = task_of(self, kind_of(self, s, k))
             found[s, k] = traffic_of(self.problem, task, self.shapes[k] | self.traced[0], float(asked))
         return found

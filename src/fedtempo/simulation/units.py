@@ -81,7 +81,7 @@ def plans_of(study: Study, kinds: Sequence[Kind], machines: Sequence[Machine], b
     plans: list[UnitSpec] = []
     for s, scheme in enumerate(study.schemes):
         runs = [(r, c) for r in study.rules_of(scheme) for c in study.traced_of(scheme)]
-        asks = bool(scheme.waiting.needs)  # then every run has rounds of its own
+        asks = bool(scheme.waiting.by_training)  # then every run has rounds of its own
         cuts = [tuple(part) for part in _cut(runs, len(runs) if asks else blocks) if part]
         together = study.engine == "waves" and study.shares_seeds(scheme) and not asks
         for seeds in [study.seeds] if together else [(seed,) for seed in study.seeds]:
@@ -110,7 +110,7 @@ def _settled(plans: list[UnitSpec], machines: Sequence[Machine]) -> list[UnitSpe
 def _plan(study: Study, machine: Machine, unit: Unit, config: ClockConfig) -> UnitSpec:
     pace = float((1.0 / study.times.mean_time).sum())
     capacity = machine.capacity(len(unit.seeds), float(study.until) * pace)
-    if config.rule.needs:
+    if config.rule.by_training:
         capacity = min(capacity, max(16, 1 << (config.num_clients - 1).bit_length()))  # a piece is a round
     made = [study.compensated[unit.scheme, r, unit.shape] for r in range(len(study.rules))]
     return UnitSpec(
@@ -137,7 +137,7 @@ def _numbers(study: Study, unit: Unit, config: ClockConfig) -> dict[str, NDArray
     found = {name: np.array([chosen[name] for chosen in traced], dtype=np.float64) for name in traced[0]}
     local = study.local
     if isinstance(local, LocalOptax) and local.schedule != "constant":
-        if config.rule.needs:
+        if config.rule.by_training:
             raise InputError("schedule: how many rounds there will be is not known ahead; use a constant rate")
         rounds = sum(part.num_rounds for part in stream(config, until=study.until))
         steps = study.shapes[unit.shape]["local_steps"]

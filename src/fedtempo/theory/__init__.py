@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 _HOME = {
-    "Assumption": "assumptions",
+    "Assumption": "seven_assumptions",
     "Bound": "bounds",
     "Ceiling": "ceiling",
     "Constants": "problem_constants",
@@ -21,13 +21,13 @@ _HOME = {
     "Forecast": "forecasting",
     "Measured": "virtual_models",
     "Order": "orders",
-    "Quantities": "quantities",
+    "Quantities": "tables",
     "Regime": "regimes",
     "Residuals": "round_residuals",
     "StabilityLimit": "stability",
     "Stationary": "stability",
     "TypeWeights": "data_types",
-    "assumptions": "assumptions",
+    "assumptions": "seven_assumptions",
     "best_exponent": "theorems",
     "bound": "bounds",
     "constants": "problem_constants",
@@ -40,7 +40,7 @@ _HOME = {
     "measure": "virtual_models",
     "optimum": "problem_constants",
     "order_of": "orders_in_time",
-    "quantities": "quantities",
+    "quantities": "tables",
     "rate": "stability",
     "regime": "regimes",
     "remaining_times": "rounds",
@@ -56,8 +56,6 @@ _HOME = {
 __all__ = list(_HOME)
 
 if TYPE_CHECKING:
-    from fedtempo.theory.assumptions import Assumption as Assumption
-    from fedtempo.theory.assumptions import assumptions as assumptions
     from fedtempo.theory.bounds import Bound as Bound
     from fedtempo.theory.bounds import bound as bound
     from fedtempo.theory.ceiling import Ceiling as Ceiling
@@ -79,19 +77,21 @@ if TYPE_CHECKING:
     from fedtempo.theory.problem_constants import Constants as Constants
     from fedtempo.theory.problem_constants import constants as constants
     from fedtempo.theory.problem_constants import optimum as optimum
-    from fedtempo.theory.quantities import Quantities as Quantities
-    from fedtempo.theory.quantities import quantities as quantities
     from fedtempo.theory.recursion import Coordinates as Coordinates
     from fedtempo.theory.regimes import Regime as Regime
     from fedtempo.theory.regimes import regime as regime
     from fedtempo.theory.round_residuals import Residuals as Residuals
     from fedtempo.theory.round_residuals import residuals as residuals
     from fedtempo.theory.rounds import remaining_times as remaining_times
+    from fedtempo.theory.seven_assumptions import Assumption as Assumption
+    from fedtempo.theory.seven_assumptions import assumptions as assumptions
     from fedtempo.theory.stability import StabilityLimit as StabilityLimit
     from fedtempo.theory.stability import Stationary as Stationary
     from fedtempo.theory.stability import rate as rate
     from fedtempo.theory.stability import stability_limit as stability_limit
     from fedtempo.theory.stability import stationary_loss as stationary_loss
+    from fedtempo.theory.tables import Quantities as Quantities
+    from fedtempo.theory.tables import quantities as quantities
     from fedtempo.theory.theorems import Convergence as Convergence
     from fedtempo.theory.theorems import best_exponent as best_exponent
     from fedtempo.theory.theorems import converges as converges

@@ -33,7 +33,7 @@ from fedtempo.theory.round_residuals import Residuals, residuals
 from fedtempo.theory.theorems import Steps, TheoremOne, theorem_1, theorem_2_factor, window_term
 from fedtempo.theory.virtual_models import Measured
 from fedtempo.training.solvers import LocalRule, LocalSGD
-from fedtempo.weighting.weights import WeightRule, weight_rule
+from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 
 
 @dataclass(frozen=True)

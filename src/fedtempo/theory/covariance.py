@@ -19,9 +19,6 @@ from numpy.typing import ArrayLike
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 
-MAX_RACERS = 64
-"""Up to how many clients the race for pairs of places is integrated."""
-
 
 @dataclass(frozen=True, eq=False)
 class Covariance:
@@ -105,49 +102,6 @@ def multinomial_sample(
     expected = weights * size * importance
     square = weights**2 * size * importance * (1.0 + (size - 1) * importance)
     return one_ratio(expected, square, 1.0 - 1.0 / size, co_participation)
-
-
-def race_pairs(mean_time: Floats, places: int) -> Floats:
-    """[clients, clients] P(i and j are both among the first `places`) of an exponential race; P(i) on the diagonal.
-
-    P = ∫ d/dt[P(T_i ≤ t) P(T_j ≤ t)] · P(at most m − 2 others done by t) dt, by the trapezium rule in log time, which
-    converges exponentially since the integrand is analytic and dies out at both ends.
-    """
-    rates = 1.0 / np.asarray(mean_time, dtype=np.float64)
-    clients = len(rates)
-    if clients > MAX_RACERS:
-        raise InputError(f"a race of {clients} clients has too many pairs; estimate them from a run")
-    if places >= clients:
-        return np.ones((clients, clients))
-    if places == 1:
-        return np.diag(rates / rates.sum())
-    step = 0.125
-    log_time = np.arange(np.log(mean_time.min()) - 40.0, np.log(mean_time.max()) + 4.0, step)
-    time = np.exp(log_time)
-    done = -np.expm1(-np.outer(time, rates))  # [node, client]
-    density = rates * np.exp(-np.outer(time, rates)) * time[:, None] * step
-    out = np.empty((clients, clients))
-    for i in range(clients):
-        fewer = _at_most(done, i, places)
-        out[i] = (density[:, [i]] * done * fewer + density * done[:, [i]] * fewer).sum(axis=0)
-    np.fill_diagonal(out, 0.0)
-    np.fill_diagonal(out, out.sum(axis=1) / (places - 1))  # a participant meets m − 1 others
-    return out
-
-
-def _at_most(done: Floats, first: int, places: int) -> Floats:
-    """[node, j] P(at most places − 2 of the clients other than `first` and j are done)."""
-    nodes, clients = done.shape
-    counts = np.zeros((places - 1, nodes, clients))
-    counts[0] = 1.0
-    for k in range(clients):
-        if k == first:
-            continue
-        share = np.repeat(done[:, [k]], clients, axis=1)
-        share[:, k] = 0.0
-        counts[1:] += share * (counts[:-1] - counts[1:])
-        counts[0] *= 1.0 - share
-    return np.asarray(counts.sum(axis=0))
 
 
 def mean_square(second_moments: Floats, vectors: ArrayLike) -> float:

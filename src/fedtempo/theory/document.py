@@ -21,14 +21,14 @@ from fedtempo.schemes.named import Scheme
 if TYPE_CHECKING:
     from fedtempo.clock.timeline import Timeline
     from fedtempo.problems.problem import Problem
-    from fedtempo.theory.assumptions import Assumption
     from fedtempo.theory.bounds import Bound
     from fedtempo.theory.ceiling import Ceiling
     from fedtempo.theory.problem_constants import Constants
-    from fedtempo.theory.quantities import Quantities
+    from fedtempo.theory.seven_assumptions import Assumption
+    from fedtempo.theory.tables import Quantities
     from fedtempo.theory.virtual_models import Measured
     from fedtempo.training.solvers import LocalSGD
-    from fedtempo.weighting.weights import WeightRule
+    from fedtempo.weighting.weight_rules import WeightRule
 
 FORMAT = 1
 
@@ -332,7 +332,7 @@ def _measured(
 
 
 def _weights(clients: Clients, scheme: Scheme) -> Any:
-    from fedtempo.weighting.weights import weights
+    from fedtempo.schemes.timelines import weights
 
     return weights(scheme, clients.times, importance=clients.importance.exact, rule=clients.rule)
 

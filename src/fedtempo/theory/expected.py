@@ -20,13 +20,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.rules import FixedInterval, WaitForAll, WaitForNext
 from fedtempo.clock.ticks import Exact, positive, positive_int
 from fedtempo.clock.timeline import Timeline
-from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
+from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme, without_options
-from fedtempo.schemes.timelines import timeline_chunks
+from fedtempo.schemes.timelines import timeline_chunks, weights_of
 from fedtempo.theory.covariance import Covariance, fixed_set
 from fedtempo.theory.rounds import applied_weights, check_always_there, client_weights, table_of, window_of
 from fedtempo.theory.stationary import (
@@ -38,22 +37,16 @@ from fedtempo.theory.stationary import (
     stationary_window,
 )
 from fedtempo.weighting.long_run import LongRun
-from fedtempo.weighting.weights import WeightRule, Weights, weight_rule, weights_of
+from fedtempo.weighting.weight_rules import WeightRule, weight_rule
+from fedtempo.weighting.weights import Weights
 
 
 def rounds_in(scheme: Scheme, times: ClientTimes, until: Exact, *, importance: Iterable[Exact] | None = None) -> float:
     """Rounds that end by `until`: a whole number where times are fixed and a closed form counts them, else the mean."""
     horizon = positive(until, "until")
-    if isinstance(scheme.waiting, FixedInterval):
-        return int(horizon // scheme.waiting.wait)
-    if isinstance(times, FixedTimes):
-        ticks, clients = np.unique(times.ticks, return_counts=True)
-        jobs = [int(horizon // (tick * times.unit)) for tick in ticks.tolist()]
-        match scheme.waiting:
-            case WaitForAll():
-                return jobs[-1]
-            case WaitForNext():
-                return int(clients @ np.array(jobs, dtype=np.int64))
+    counted = scheme.waiting.rounds_by(times, horizon)
+    if counted is not None:
+        return counted
     if times.availability is not None and times.availability.changes:
         return float(
             sum(part.num_rounds for part in timeline_chunks(scheme, times, until=until, importance=importance))

@@ -15,8 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import combinations, pairwise
-from math import comb
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -24,16 +23,17 @@ from numpy.typing import ArrayLike
 
 from fedtempo.clock.cycle import observe
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.rules import FixedInterval, MultinomialSample, UniformSample, WaitForAll, WaitForNext, WaitForSome
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme, without_options
+from fedtempo.schemes.timelines import weights_of
 from fedtempo.theory.recursion import Schedule, carried, product_of, schedule
 from fedtempo.theory.rounds import check_always_there
-from fedtempo.weighting.long_run import LongRun, fine_ticks
-from fedtempo.weighting.weights import WeightRule, Weights, weight_rule, weights_of
+from fedtempo.weighting.long_run import LongRun
+from fedtempo.weighting.weight_rules import WeightRule, weight_rule
+from fedtempo.weighting.weights import Weights
 
 MAX_CYCLE = 20_000
 """Longest cycle whose product is formed; a longer one is followed for a while instead."""
@@ -262,49 +262,10 @@ def _known(run: LongRun, weight: Floats) -> Regime | None:
     """The regimes whose law is known, whatever the durations; of clients that come and go, none."""
     if run.times.availability is not None:
         return None
-    clients = run.times.num_clients
-    forgets = run.times.memoryless and fine_ticks(run.times)
-    match run.rule:
-        case WaitForAll():
-            return Sampled(np.ones(clients), np.ones((clients, clients)), weight, run.rounds_per_time)
-        case UniformSample(size=size):
-            share = size / clients
-            pair = share * (size - 1) / max(1, clients - 1)
-            second = np.full((clients, clients), pair) + np.eye(clients) * (share - pair)
-            return Sampled(np.full(clients, share), second, weight, run.rounds_per_time)
-        case MultinomialSample(size=size):
-            p = run.importance.values
-            return Sampled(
-                size * p, size * (size - 1) * np.outer(p, p) + np.diag(size * p), weight, run.rounds_per_time
-            )
-        case WaitForNext() if forgets:
-            rate = 1.0 / run.times.mean_time
-            return Independent(np.eye(clients), rate / rate.sum(), weight, run.rounds_per_time)
-        case WaitForSome(size=size) if forgets and comb(clients, min(size, clients // 2)) <= MAX_SETS:
-            return Independent(*race_sets(run.times.mean_time, size), weight, run.rounds_per_time)
-        case FixedInterval(wait=wait) if forgets and 2**clients <= MAX_SETS:
-            sets = (np.arange(2**clients)[:, None] >> np.arange(clients) & 1).astype(np.float64)
-            arrives = 1.0 / run.times.expected_rounds(wait)
-            return Independent(sets, np.where(sets > 0, arrives, 1 - arrives).prod(axis=1), weight, run.rounds_per_time)
-    return None
-
-
-def race_sets(mean_time: Floats, places: int) -> tuple[Floats, Floats]:
-    """The sets that can be the first `places` of exponential clients [sets, clients], and how likely each is.
-
-    P(S) = Σ_{i∈S} P(S∖i) λ_i / (Σ_j λ_j − Σ_{j∈S∖i} λ_j): the last to arrive is any of its members.
-    """
-    rate = 1.0 / mean_time
-    known: dict[tuple[int, ...], float] = {(): 1.0}
-    for size in range(1, places + 1):
-        grown: dict[tuple[int, ...], float] = {}
-        for members in combinations(range(len(rate)), size):
-            grown[members] = sum(
-                known[rest] * rate[i] / (rate.sum() - rate[list(rest)].sum())
-                for i, rest in ((i, tuple(m for m in members if m != i)) for i in members)
-            )
-        known = grown
-    sets = np.zeros((len(known), len(rate)))
-    for row, members in enumerate(known):
-        sets[row, list(members)] = 1.0
-    return sets, np.array(list(known.values()))
+    law = run.closed.round_law
+    if law is None or not law.fresh:
+        return None
+    if run.rule.synchronous:
+        return Sampled(law.mean(), law.second(), weight, run.rounds_per_time)
+    sets = law.sets(MAX_SETS)
+    return None if sets is None else Independent(*sets, weight, run.rounds_per_time)

@@ -35,7 +35,8 @@ from fedtempo.theory.forecasting import Affine, coordinates_of, placed, plain_sg
 from fedtempo.theory.recursion import Coordinates, Job, Moments, Schedule, advance, job, pull_of, starting
 from fedtempo.theory.regimes import LONG, Drawn, Growth, Independent, Regime, Repeating, Sampled, Sense, regime
 from fedtempo.training.solvers import LocalSGD
-from fedtempo.weighting.weights import WeightRule, Weights
+from fedtempo.weighting.weight_rules import WeightRule
+from fedtempo.weighting.weights import Weights
 
 Curved = Quadratics | Coordinates | ArrayLike
 """A problem, or curvatures alone: [clients], [clients, coordinates], or symmetric matrices [clients, d, d]."""

@@ -10,24 +10,20 @@ Only for exponential times is a round independent of the ones before it, as Lemm
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from fedtempo.clock.rules import (
-    FastestClients,
-    FixedInterval,
-    MultinomialSample,
-    UniformSample,
-    WaitForAll,
-    WaitForNext,
-    WaitForSome,
-)
+from fedtempo.clock.closed_form import Draws, EachByItself, FirstOfRace, OneAtATime, UniformSubset
+from fedtempo.clock.races import MAX_RACERS
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import FixedTimes, Floats
 from fedtempo.theory import covariance as co
 from fedtempo.theory.rounds import applied_weights, check_size, table_of
-from fedtempo.weighting.long_run import LongRun, fine_ticks
-from fedtempo.weighting.weights import WeightRule, Weights
-from fedtempo.weighting.windows import closed_window, window
+from fedtempo.weighting.long_run import LongRun
+from fedtempo.weighting.weight_rules import WeightRule
+from fedtempo.weighting.weights import Weights
+from fedtempo.weighting.windows import window
 
 MAX_ROUNDS = 100_000
 """How many rounds stand for the stationary law where there is no closed form and no cycle of at most so many."""
@@ -35,8 +31,7 @@ MAX_ROUNDS = 100_000
 
 def participation_is_random(run: LongRun) -> bool:
     """Whether who takes part is drawn."""
-    certain = isinstance(run.rule, (WaitForAll, FastestClients))
-    return not certain and (run.times.random or run.rule.random)
+    return not run.rule.same_clients and (run.times.random or run.rule.random)
 
 
 def discounted(weights: Weights | Floats) -> bool:
@@ -46,22 +41,19 @@ def discounted(weights: Weights | Floats) -> bool:
 
 def random_law(run: LongRun, weights: Weights | Floats, co_participation: float | None = None) -> co.Covariance:
     """q_i, γ_i and α of every round where participation is random."""
-    rule, times = run.rule, run.times
     if not discounted(weights):
         d = np.asarray(weights)
-        match rule:
-            case WaitForNext():
-                return co.one_at_a_time(d, run.participation.share, co_participation)
-            case FixedInterval():
-                return co.independent(d, run.participation.share, co_participation)
-            case UniformSample(size=size):
+        match run.closed.round_law:
+            case OneAtATime(share=share):
+                return co.one_at_a_time(d, share, co_participation)
+            case EachByItself(share=share):
+                return co.independent(d, share, co_participation)
+            case UniformSubset(size=size):
                 return co.uniform_sample(d, size, co_participation)
-            case MultinomialSample(size=size):
-                return co.multinomial_sample(d, run.importance.values, size, co_participation)
-            case WaitForSome(size=size) if (
-                times.memoryless and fine_ticks(times) and times.num_clients <= co.MAX_RACERS
-            ):
-                pairs = co.race_pairs(times.mean_time, size)
+            case Draws(size=size, probability=p):
+                return co.multinomial_sample(d, p, size, co_participation)
+            case FirstOfRace(mean_time=mean_time) as race if len(mean_time) <= MAX_RACERS:
+                pairs = race.second()
                 return co.by_pairs(d * np.diag(pairs), d[:, None] * pairs * d, co_participation)
     return co.by_pairs(*_moments(run, weights), co_participation)
 
@@ -79,9 +71,10 @@ def _moments(run: LongRun, weights: Weights | Floats) -> tuple[Floats, Floats]:
 
 def repeated_rounds(run: LongRun, weights: Weights | Floats) -> tuple[Floats, Floats]:
     """[kinds, clients] q_i(n) where participation is certain, and [kinds] the share of rounds of each kind."""
-    if isinstance(run.rule, WaitForNext) and not discounted(weights):
+    law = run.closed.round_law
+    if isinstance(law, OneAtATime) and not discounted(weights):
         check_size(run.times.num_clients, run.times.num_clients)
-        return np.diag(np.asarray(weights)), run.participation.share
+        return np.diag(np.asarray(weights)), law.share
     line = _cycle(run)
     table, counts = table_of(line, applied_weights(line, weights))
     return table, np.asarray(counts / line.num_rounds)
@@ -89,10 +82,10 @@ def repeated_rounds(run: LongRun, weights: Weights | Floats) -> tuple[Floats, Fl
 
 def _cycle(run: LongRun) -> Timeline:
     """The rounds that repeat for ever; the first MAX_ROUNDS where more than that would do."""
-    if isinstance(run.rule, (WaitForAll, FastestClients)):
+    if run.rule.same_clients:
         return _run(run, 1)
-    if isinstance(run.rule, FixedInterval) and isinstance(run.times, FixedTimes):
-        return _run(run, min(closed_window(run.rule, run.times) or MAX_ROUNDS, MAX_ROUNDS))  # repeats from the start
+    if run.closed.repeats:
+        return _run(run, min(run.closed.window or MAX_ROUNDS, MAX_ROUNDS))
     cycle = run.observation.cycle
     if cycle is None or cycle.length > MAX_ROUNDS:
         return _run(run, MAX_ROUNDS)
@@ -114,17 +107,12 @@ def stationary_window(run: LongRun) -> int | None:
 
 def largest_delay(run: LongRun) -> int | None:
     """τ: exact where a closed form or a limit cycle gives it, else a bound; None where none is known."""
-    rule, times = run.rule, run.times
-    if rule.synchronous:
+    if run.rule.synchronous:
         return 0
-    longest = times.longest()
-    if isinstance(rule, FixedInterval) and longest is not None:
-        return int(-(-max(longest) // rule.wait)) - 1
+    closed = run.closed
+    if closed.max_delay is not None:
+        return None if math.isinf(closed.max_delay) else int(closed.max_delay)
     if participation_is_random(run):
         return None
     seen = run.observation
-    if seen.cycle is not None:
-        return seen.max_delay
-    if isinstance(rule, WaitForNext) and isinstance(times, FixedTimes):
-        return int((-(-int(times.ticks.max()) // times.ticks)).sum()) - 1  # its own term is 1
-    return None
+    return closed.max_delay_bound if seen.cycle is None else seen.max_delay

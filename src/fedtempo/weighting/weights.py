@@ -7,7 +7,7 @@ d_i are `weights`, ω_i(n) is the applied weight, q_i the expected weight; weigh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import overload
@@ -16,39 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.rules import FixedInterval, IntervalStages, SampledClients
-from fedtempo.clock.ticks import Exact, text
+from fedtempo.clock.ticks import text
 from fedtempo.clock.timeline import Timeline
-from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.clock.times import Floats
+from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
-from fedtempo.schemes.named import Scheme
-from fedtempo.weighting.long_run import LongRun, Participation, of_all, weights_by_stretch
+from fedtempo.weighting.long_run import LongRun, Participation, during, of_all
 from fedtempo.weighting.weight_rules import (
-    WEIGHT_RULES,
-    Discounted,
-    Identical,
-    ImportanceOnly,
-    TimeBased,
     Tracker,
     WeightRule,
-    weight_rule,
 )
-
-__all__ = [
-    "WEIGHT_RULES",
-    "Discounted",
-    "Identical",
-    "ImportanceOnly",
-    "TimeBased",
-    "WeightRule",
-    "Weights",
-    "expected_of",
-    "expected_weights",
-    "participation_of",
-    "weight_rule",
-    "weights",
-    "weights_of",
-]
 
 _LONG_RUN = 2_000_000
 """About how many updates stand for the long run of weights that change with what has happened."""
@@ -167,42 +144,102 @@ class Weights(Sequence[Fraction | float]):
         return f"Weights([{', '.join(shown)}{', …' if len(self) > 6 else ''}])"
 
 
-def weights_of(scheme: Scheme, run: LongRun, rule: WeightRule) -> Weights:
-    """d_i of a scheme whose long run is known; a scheme's own weights in place of time-based ones."""
-    waiting = scheme.waiting
-    if scheme.own_weights is not None:
-        rule = rule.fitted(scheme.own_weights)
+def weights_of(waiting: WaitingRule, run: LongRun, rule: WeightRule, *, label: str | None = None) -> Weights:
+    """d_i of a waiting rule whose long run is known; `label` is what messages call its scheme."""
     rule.check(run)
     availability = run.times.availability
     changing = availability is not None and availability.changes
     if changing and rule.tracker(run.importance, run.times.num_clients) is None:
-        stages, precise, begins = weights_by_stretch(waiting, run, rule)
-        return Weights(stages, precise, (), rule, run.importance, begins)
-    if not isinstance(waiting, IntervalStages):
-        values, rational = _unforeseen(scheme, run, rule) if waiting.needs else _base(rule, run)
-        return Weights(values[None, :], (rational,), (0,), rule, run.importance)
-    found = [_base(rule, LongRun(FixedInterval(wait), run.times, run.importance, run.seed)) for wait in waiting.waits]
-    values = np.array([v for v, _ in found])
-    return Weights(values, tuple(e for _, e in found), waiting.first_rounds(), rule, run.importance)
+        return _by_stretch(waiting, run, rule)
+    if waiting.by_training:
+        found = [_unforeseen(waiting, run, rule, label or repr(waiting))]
+        return _stacked(found, (0,), rule, run)
+    stages = waiting.in_stages()
+    if len(stages) == 1:
+        return _stacked([_base(rule, run)], (0,), rule, run)
+    found = [_base(rule, LongRun(stage, run.times, run.importance, run.seed)) for _, stage in stages]
+    return _stacked(found, tuple(first for first, _ in stages), rule, run)
 
 
-def _base(rule: WeightRule, run: LongRun) -> tuple[Floats, tuple[Fraction, ...] | None]:
+_Base = tuple[Floats, tuple[Fraction, ...] | None]
+
+
+def _stacked(found: Sequence[_Base], first_rounds: tuple[int, ...], rule: WeightRule, run: LongRun) -> Weights:
+    values = np.array([values for values, _ in found])
+    return Weights(values, tuple(exact for _, exact in found), first_rounds, rule, run.importance)
+
+
+def _base(rule: WeightRule, run: LongRun) -> _Base:
     return rule.base(run.importance, run.participation)
 
 
-def _unforeseen(scheme: Scheme, run: LongRun, rule: WeightRule) -> tuple[Floats, tuple[Fraction, ...] | None]:
+def _unforeseen(waiting: WaitingRule, run: LongRun, rule: WeightRule, label: str) -> _Base:
     """d_i where nobody knows ahead who will be chosen; but maybe how many."""
-    clients, waiting = run.times.num_clients, scheme.waiting
+    clients = run.times.num_clients
     if rule.tracker(run.importance, clients) is not None:
         return np.full(clients, np.nan), None
-    if rule.needs_shares or not isinstance(waiting, SampledClients):
+    draws = waiting.draws_a_round(clients)
+    if rule.needs_shares or draws is None:
         raise InputError(
-            f"{scheme}: how often it chooses a client follows from trained models, so that no {rule.label} weights "
-            f"are known ahead; cure it, as ft.CuredSampling({scheme}, window=8, biased=2), or give weights='identical' "
+            f"{label}: how often it chooses a client follows from trained models, so that no {rule.label} weights "
+            f"are known ahead; cure it, as ft.CuredSampling({label}, window=8, biased=2), or give weights='identical' "
             "to see the bias"
         )
-    each = waiting.draws_a_round(clients) / clients
+    each = draws / clients
     return rule.base(run.importance, Participation(np.full(clients, float(each)), (each,) * clients, "closed form"))
+
+
+MAX_STRETCHES = 100
+"""Up to how many stretches of time with the same clients weights are worked out for."""
+
+
+def _by_stretch(waiting: WaitingRule, run: LongRun, rule: WeightRule) -> Weights:
+    """d_i where clients join or leave for good, for each stretch of time k in which the same clients P_k are there.
+
+        p_i^k = p_i/Σ_{j∈P_k} p_j,   participation_i^k that of P_k alone,   d_i^k from both
+
+    Over a stretch that is long against the clients' times, those who are there count by their importance. A client that
+    has left keeps its last weight, for an update that still waits for its round. A round belongs to the stretch in
+    which it ends.
+    """
+    availability = run.times.availability
+    assert availability is not None
+    stretches = availability.stretches
+    if len(waiting.in_stages()) > 1:
+        raise InputError(
+            "FedFix in stages and clients that come or go for good: weights would have to follow both; use one wait, "
+            "as ft.FedFix('1/2'), or give absences a period"
+        )
+    if waiting.by_training or waiting.one_set_of_clients or rule.by_client:
+        what = rule.label if rule.by_client else repr(waiting)
+        raise InputError(
+            f"{what} and clients that come or go for good: its weights are those of one set of clients; give absences "
+            "a period, or use another scheme"
+        )
+    if len(stretches) > MAX_STRETCHES:
+        raise InputError(
+            f"absences: clients come or go {len(stretches) - 1} times, each time for good, and weights are worked out "
+            f"for at most {MAX_STRETCHES} stretches; give a period, so that they repeat"
+        )
+    values = np.zeros((len(stretches), run.times.num_clients))
+    exact: list[tuple[Fraction, ...] | None] = []
+    row: list[Fraction] | None = [Fraction(0)] * run.times.num_clients
+    for number, (_, clients) in enumerate(stretches):
+        if number:
+            values[number] = values[number - 1]
+        if clients:
+            part = during(run, number)
+            here, rational = rule.base(part.importance, part.participation)
+            values[number, list(clients)] = here
+            row = None if rational is None or row is None else _put(row, clients, rational)
+        exact.append(None if row is None else tuple(row))
+    begins = tuple(stretch.begin for stretch in stretches)
+    return Weights(values, tuple(exact), (), rule, run.importance, begins)
+
+
+def _put(row: list[Fraction], clients: tuple[int, ...], values: tuple[Fraction, ...]) -> list[Fraction]:
+    known = dict(zip(clients, values, strict=True))
+    return [known.get(i, before) for i, before in enumerate(row)]
 
 
 def expected_of(run: LongRun, weights: Weights) -> Floats:
@@ -243,41 +280,3 @@ def _mean_discount(run: LongRun, rule: WeightRule) -> Floats | float:
         total += np.bincount(part.client, weights=draws * rule.discount(part.staleness), minlength=clients)
         count += np.bincount(part.client, weights=draws, minlength=clients)
     return of_all(everybody, np.divide(total, count, out=np.zeros(clients), where=count > 0))
-
-
-def participation_of(
-    scheme: Scheme, times: ClientTimes, *, importance: Iterable[Exact] | None = None, seed: int = 0
-) -> Participation:
-    """The share of rounds in which each client takes part, in the long run."""
-    return LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed).participation
-
-
-def weights(
-    scheme: Scheme,
-    times: ClientTimes,
-    *,
-    importance: Iterable[Exact] | None = None,
-    rule: str | WeightRule | None = None,
-    seed: int = 0,
-) -> Weights:
-    """d_i: the scheme's own, or time-based (unbiased), unless another rule is named; exact where the times are."""
-    run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
-    return weights_of(scheme, run, _rule_of(scheme, rule))
-
-
-def _rule_of(scheme: Scheme, given: str | WeightRule | None) -> WeightRule:
-    own = scheme.options.own_weights if given is None else None
-    return own or weight_rule("time-based" if given is None else given)
-
-
-def expected_weights(
-    scheme: Scheme,
-    times: ClientTimes,
-    *,
-    importance: Iterable[Exact] | None = None,
-    rule: str | WeightRule | None = None,
-    seed: int = 0,
-) -> Floats:
-    """q_i: training minimises Σ q_i L_i, which is the federated loss when q_i is proportional to p_i."""
-    run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
-    return expected_of(run, weights_of(scheme, run, _rule_of(scheme, rule)))

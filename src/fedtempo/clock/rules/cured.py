@@ -1,21 +1,28 @@
 """A biased criterion, cured (appendix C.3): of every W rounds the first W_c choose by it, the others take all clients.
 
-The weights that make up for the choice over the window are in weighting_cure.py. W is `window`, W_c `biased`.
+    draws_i = (W_c s_i + W − W_c)/W        s_i the criterion's
+    rounds in a unit of time = W / (W_c/r + (W − W_c)/r')        r the criterion's, r' FedAvg's
+
+W is `window`, W_c `biased`. The weights that make up for the choice over the window: schemes/window_cure.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtempo.clock.closed_form import ClosedForm
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.events import Action, Close, Event, View
+from fedtempo.clock.importance import Importance
 from fedtempo.clock.rules.sampled import SampledClients, sampled_chunks
+from fedtempo.clock.rules.wait_for_all import WaitForAll
 from fedtempo.clock.timeline import I64, Timeline
+from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.waiting import State, WaitingRule
 from fedtempo.errors import InputError
 
@@ -31,12 +38,15 @@ class CuredSample(SampledClients):
     random: bool = field(init=False, repr=False)
     counts_draws: bool = field(init=False, repr=False)
     needs: tuple[str, ...] = field(init=False, repr=False)
+    one_set_of_clients = True
 
     criterion: SampledClients
     window: int
     biased: int
 
     def __post_init__(self) -> None:
+        if not isinstance(self.criterion, SampledClients):
+            raise InputError(f"criterion: {self.criterion!r} is no sampling of clients; give one, as FastestClients(5)")
         if isinstance(self.criterion, CuredSample):
             raise InputError(f"criterion: {self.criterion!r} is cured already; give the criterion itself")
         if not 1 <= self.biased < self.window:
@@ -79,6 +89,29 @@ class CuredSample(SampledClients):
     def draws_a_round(self, num_clients: int) -> Fraction:
         chosen = self.biased * self.criterion.draws_a_round(num_clients)
         return (chosen + (self.window - self.biased) * num_clients) / self.window
+
+    def closed_form(self, times: ClientTimes, importance: Importance) -> ClosedForm | None:
+        if times.availability is not None:
+            return None
+        found = ClosedForm(window=self.window, mean_delay=0.0, mean_delay_by_weight=0.0, max_delay=0)
+        inner = None if self.criterion.by_training else self.criterion.closed_form(times, importance)
+        everybody = WaitForAll().closed_form(times, importance)
+        if inner is None or inner.share is None or everybody is None:
+            return found
+        by, others = Fraction(self.biased, self.window), Fraction(self.window - self.biased, self.window)
+        part, rest = float(by), float(others)
+        return replace(
+            found,
+            share=part * inner.share + rest,
+            exact=None if inner.exact is None else tuple(by * s + others for s in inner.exact),
+            taking_part=None if inner.taking_part is None else part * inner.taking_part + rest,
+            rounds_per_time=self._pace(inner.rounds_per_time, everybody.rounds_per_time),
+        )
+
+    def _pace(self, criterion: Fraction | float | None, everybody: Fraction | float | None) -> float | None:
+        if criterion is None or everybody is None:
+            return None
+        return self.window / (self.biased / float(criterion) + (self.window - self.biased) / float(everybody))
 
     def chunks(self, config: ClockConfig) -> Iterator[Timeline] | None:
         if self.criterion.samples(config, np.zeros(0, dtype=np.int64)) is None:

@@ -33,7 +33,7 @@ class HighestLoss(SampledClients):
     `candidates` clients are drawn by importance; None: every client is one.
     """
 
-    needs = ("loss",)
+    needs = ("loss", "importance")
 
     candidates: int | None = None
 

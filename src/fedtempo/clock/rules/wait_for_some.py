@@ -1,22 +1,29 @@
 """FedBuff (section 4.5): a round ends when m updates have arrived; exactly those m enter it and get the new model.
 
-Updates beyond m stay for the next round, in order of arrival and then of index, so that a round may last no time.
+Updates beyond m stay for the next round, in order of arrival and then of index, so that a round may last no time. Under
+exponential times, which forget, every round is a fresh race of all clients for m places (clock/races.py); else shares
+and window are those of the limit cycle.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
+from fedtempo.clock.closed_form import ClosedForm, FirstOfRace, failing, forgets, slower
 from fedtempo.clock.config import ClockConfig, chunk_updates
 from fedtempo.clock.events import Action, Close, Event, View
+from fedtempo.clock.importance import Importance
+from fedtempo.clock.races import MAX_CLIENTS, exponential_race
+from fedtempo.clock.rules.wait_for_all import WaitForAll
+from fedtempo.clock.rules.wait_for_next import WaitForNext
 from fedtempo.clock.ticks import MAX_TICKS
 from fedtempo.clock.timeline import I64, Timeline, by_client
-from fedtempo.clock.times import FixedTimes
+from fedtempo.clock.times import ClientTimes, FixedTimes
 from fedtempo.clock.transport import Durations
 from fedtempo.clock.waiting import State, WaitingRule, resend
 from fedtempo.errors import InputError
@@ -32,6 +39,7 @@ class WaitForSome(WaitingRule):
     """A round ends when `size` updates are there, or all that can come if fewer clients are left than that."""
 
     constant_phase = True
+    keeps_clients_busy = True
 
     size: int
 
@@ -56,6 +64,34 @@ class WaitForSome(WaitingRule):
 
     def chunks(self, config: ClockConfig) -> Iterator[Timeline]:
         return _chunks(config, self.size)
+
+    @property
+    def min_clients(self) -> int:
+        return self.size
+
+    def simplified(self, num_clients: int) -> WaitingRule:
+        if self.size >= num_clients:
+            return WaitForAll()
+        return WaitForNext() if self.size == 1 else self
+
+    def closed_form(self, times: ClientTimes, importance: Importance) -> ClosedForm | None:
+        fails = failing(times)
+        if times.availability is not None and fails is None:
+            return None
+        there = slower(times) if fails is not None else times
+        found = ClosedForm(window=1 if forgets(times.always) else None)
+        if there is None or not forgets(there):
+            return found
+        law = FirstOfRace(there.mean_time, self.size) if fails is None else None
+        if there.num_clients > MAX_CLIENTS:
+            return replace(found, round_law=law)
+        share, duration = exponential_race(there.mean_time, self.size)
+        return replace(found, share=share, rounds_per_time=1 / duration, round_law=law)
+
+    def remarks(self, times: ClientTimes) -> tuple[str, ...]:
+        if self.size == times.num_clients:
+            return ("the buffer holds every client: the same rounds as FedAvg",)
+        return ("a buffer of one: the same rounds as asynchronous FedAvg",) if self.size == 1 else ()
 
 
 def _chunks(config: ClockConfig, size: int) -> Iterator[Timeline]:

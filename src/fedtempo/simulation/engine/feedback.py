@@ -19,6 +19,7 @@ from fedtempo.clock.events import Event, Round, Tick
 from fedtempo.clock.generate import make_server, packed
 from fedtempo.clock.server import Server
 from fedtempo.clock.timeline import Timeline
+from fedtempo.clock.waiting import check_needs
 from fedtempo.errors import InputError
 
 Losses = Callable[[], NDArray[Any]]
@@ -28,10 +29,11 @@ Losses = Callable[[], NDArray[Any]]
 def told_rounds(config: ClockConfig, until: Fraction, losses: Losses) -> Iterator[Timeline]:
     """The rounds that end by `until`, one by one; each must be trained before the next is asked for."""
     rule = config.rule
-    if not rule.synchronous or set(rule.needs) != {"loss"}:
+    check_needs(rule, ("loss", *config.measures()), "a simulation", "let the rule choose by one of these")
+    if not rule.synchronous:
         raise InputError(
-            f"{rule!r} asks for {', '.join(rule.needs)} of trained models; only rules that wait for all they have "
-            "sent to (barrier = True) can be told, and of losses alone"
+            f"{rule!r} chooses by measures of trained models, and only rules that wait for all that they have sent to "
+            "(synchronous = True) can be given them"
         )
     last = config.ticks(until)
     server, transport, start = make_server(config)

@@ -72,7 +72,7 @@ class UnitSpec:
     @property
     def asks(self) -> bool:
         """Whether its rounds follow from the models that it trains."""
-        return bool(self.config.rule.needs)
+        return bool(self.config.rule.by_training)
 
     def first_piece(self) -> Piece:
         """How the program begins."""

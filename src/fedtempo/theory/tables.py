@@ -19,10 +19,12 @@ from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme, without_options
+from fedtempo.schemes.timelines import weights_of
 from fedtempo.theory.data_types import DataTypes, TypeWeights
 from fedtempo.theory.expected import AnyWeights, Expected, expected_from_scheme, expected_from_timeline, resolved
 from fedtempo.weighting.long_run import LongRun
-from fedtempo.weighting.weights import WeightRule, Weights, weight_rule, weights_of
+from fedtempo.weighting.weight_rules import WeightRule, weight_rule
+from fedtempo.weighting.weights import Weights
 
 _SHOWN = 6
 """Up to how many values a table row lists."""

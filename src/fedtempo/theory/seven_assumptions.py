@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedtempo.clock.rules import FixedInterval, SampledClients, WaitForAll, WaitForNext, WaitForSome
+from fedtempo.clock.closed_form import EachByItself, FirstOfRace, OneAtATime
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError
@@ -22,7 +22,7 @@ from fedtempo.theory.problem_constants import Constants, constants
 from fedtempo.theory.stationary import participation_is_random
 from fedtempo.training.solvers import LocalOptax, LocalRule
 from fedtempo.weighting.long_run import LongRun
-from fedtempo.weighting.weights import WeightRule
+from fedtempo.weighting.weight_rules import WeightRule
 
 
 @dataclass(frozen=True)
@@ -108,16 +108,17 @@ def _fifth(run: LongRun, law: Expected) -> Assumption:
     said = f"α = {law.co_participation:.4g}, β = {law.weight_spread:.4g}"
     if not participation_is_random(run):
         return Assumption(5, name, True, f"participation is certain: {said}")
-    if isinstance(run.rule, (SampledClients, WaitForAll)):
+    if run.rule.synchronous:
         return Assumption(5, name, True, f"samples are drawn afresh in every round: {said}")
     if not run.times.memoryless:
         return Assumption(
             5, name, False, f"who takes part depends on how long jobs have run already; {said} over rounds"
         )
-    if isinstance(run.rule, (WaitForNext, FixedInterval)):
-        return Assumption(5, name, True, f"memoryless times make every round a fresh draw: {said}")
-    if isinstance(run.rule, WaitForSome) and len(set(run.times.mean_time.tolist())) == 1:
-        return Assumption(5, name, True, f"equal clients: all pairs meet equally often: {said}")
+    match run.closed.round_law:
+        case OneAtATime() | EachByItself():
+            return Assumption(5, name, True, f"memoryless times make every round a fresh draw: {said}")
+        case FirstOfRace(mean_time=mean_time) if len(set(mean_time.tolist())) == 1:
+            return Assumption(5, name, True, f"equal clients: all pairs meet equally often: {said}")
     return Assumption(5, name, False, f"pairs of clients meet in different ratios; with slack in γ_i, {said}")
 
 
