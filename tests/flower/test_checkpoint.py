@@ -138,7 +138,7 @@ def test_a_run_that_ended_by_time_can_be_given_more(name, tmp_path) -> None:
         assert result.stopped == f"the time is over: {until:g} s"
         record = recorded(result)
         assert record.replay_events().equals(record.timeline)
-        assert recorded(tmp_path).told == record.told
+        assert recorded(tmp_path).events == record.events
     assert [fault.kind for fault in result.errors].count("restart") == 2
     entered = [token for metrics in result.train_metrics_clientapp.values() for token in metrics["tokens"]]
     assert len(entered) == len(set(entered)) == record.timeline.num_updates

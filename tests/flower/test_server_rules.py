@@ -210,8 +210,8 @@ def test_models_are_kept_for_mixing_as_long_as_jobs_need_them(monkeypatch) -> No
     kept = []
 
     class Watched(Training):
-        def _close(self, closed):
-            super()._close(closed)
+        def _advise(self, record):
+            super()._advise(record)
             kept.append(len(self._bases))
 
     monkeypatch.setattr(strategy_module, "Training", Watched)
@@ -378,9 +378,9 @@ def test_a_rule_of_ones_own_runs_and_is_not_guessed_at(tmp_path) -> None:
     strategy = AsyncFedAvg(**on(grid, server=Mine(), server_lr=0.5, checkpoint=tmp_path))
     result = strategy.start(grid, record_of({"w": np.zeros(2)}), num_rounds=4)
     assert result.arrays["w"].numpy().tolist() == [2.0, 2.0]
-    for source in (result, tmp_path):
-        with pytest.raises(InputError, match="server rule 'mine' is not one of slowmo, fedadam"):
-            recorded(source)
+    assert recorded(result).scheme.options.server == Mine()
+    with pytest.raises(InputError, match="server rule 'mine' is not one of slowmo, fedadam"):
+        recorded(tmp_path)
     with pytest.raises(InputError, match="server rule fedadam: b3 are not the numbers that it has here"):
         scheme_of({"name": "async", "server": {"name": "fedadam", "b3": 1}})
 

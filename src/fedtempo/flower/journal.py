@@ -1,9 +1,9 @@
 """What is written down of a run, line by line: rounds with the events before them, faults, measures of models.
 
-    event      [time, kind, client, job number]: what the server's bookkeeping was told
-    measure    [time, name, client, value]: what it was told of a client, where the waiting rule needs that
+    event      [time, kind, client, job number]: what happened, as the server heard of it
+    measure    [time, name, client, value]: a number of a client, where the waiting rule needs it
 
-Told the same again, the same rule makes the same rounds (`replay_events`). After a restart of the server, what was out
+From the same lines the same rule makes the same rounds (`replay_events`). After a restart of the server, what was out
 and what had arrived without being taken has failed: models of such updates are not kept. An update that was refused
 when its round made the model is in no round.
 
@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from flwr.app import MetricRecord
 
-from fedtempo.clock.events import Arrived, Deadline, Event, Failed, Job, Joined, Left, Round, Tick
+from fedtempo.clock.events import Arrived, Deadline, Event, Failed, Joined, Left, Round, Tick
 from fedtempo.clock.server import Server
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
@@ -42,7 +42,7 @@ _KINDS: dict[type, str] = {
 
 
 class LoggedEvent(NamedTuple):
-    """One thing that happened, as the server was told of it."""
+    """One thing that happened, as the server heard of it."""
 
     time: Tick
     kind: str
@@ -58,7 +58,7 @@ class LoggedEvent(NamedTuple):
 
 
 class LoggedMeasure(NamedTuple):
-    """A number of a client that the rule needs, as the server was told of it."""
+    """A number of a client that the rule needs, from when the server knew it."""
 
     time: Tick
     name: str
@@ -130,18 +130,15 @@ Measured = Literal["train", "evaluate", "server"]
 class Journal:
     """Everything that has happened, in order."""
 
-    def __init__(
-        self, *, scheme: dict[str, object], server_lr: float, on_disk: bool, made_by: Scheme | None = None
-    ) -> None:
+    def __init__(self, *, scheme: Scheme | dict[str, object], server_lr: float, on_disk: bool) -> None:
         self.scheme, self.server_lr = scheme, server_lr
-        self.made_by = made_by
-        """The scheme itself, where the run was made in this process."""
+        """The scheme itself, or what a folder says of it."""
         self.names: tuple[str, ...] = ()
         self.importance: tuple[float, ...] = ()
         self.first: tuple[int, ...] = ()
         """The clients that were there at the start."""
         self.known: tuple[LoggedMeasure, ...] = ()
-        """What the server was told of them before the start."""
+        """What the server knew of them before the start."""
         self.seed = 0
         self.faults: list[Fault] = []
         self._rounds: list[tuple[Any, ...]] = []
@@ -172,7 +169,7 @@ class Journal:
 
     @property
     def events(self) -> list[LoggedEvent | LoggedMeasure]:
-        """What the server was told."""
+        """What the server heard."""
         return [_logged(row) for row in self._events]
 
     def rounds_since_change(self) -> list[RoundRecord]:
@@ -197,7 +194,7 @@ class Journal:
         self._line(first=self.first, **more, **({"seed": seed} if seed else {}))
 
     def log(self, event: LoggedEvent | LoggedMeasure) -> None:
-        """The server is told something; it is written with the round that it leads to."""
+        """The server hears something; it is written with the round that it leads to."""
         self._events.append(tuple(event))
 
     def round(self, closed: RoundRecord) -> None:

@@ -2,12 +2,12 @@
 
     importance   p_i = v_i/Σ_j v_j over the clients j that are there; v: what was given by identity, else the number of
                  examples; clients that have not answered count as the middle one of those that have
-    mean_time    seconds from sending to arrival, smoothed, or what was given by identity; clients that have not answered
-                 count as half of the fastest, so that a rule that takes the fast ones tries them
+    mean_time    seconds from sending to arrival, smoothed, or what was given by identity; clients that have not
+                 answered count as half of the fastest, so that a rule that takes the fast ones tries them
     loss         the number that the client's last reply has under `loss_key`; infinite before its first
 
-The server is told v_i, times and losses as they become known, and that is written down. What follows from them is
-worked out when the rule reads it: told the same again, the rule decides the same.
+v_i, times and losses are written down when the server hears of them. What follows from them is worked out when the rule
+reads it: from the same lines the rule decides the same again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 from fedtempo.clock.events import Event, Job, Round, Tick
 from fedtempo.clock.server import Server
 from fedtempo.clock.times import Floats
-from fedtempo.clock.waiting import WaitingRule
-from fedtempo.errors import InputError, UnlawfulRule
+from fedtempo.clock.waiting import WaitingRule, check_needs
+from fedtempo.errors import UnlawfulRule
 from fedtempo.flower.estimates import Estimates, filled
 from fedtempo.flower.settings import Settings, of_names
 
@@ -58,19 +58,13 @@ MEASURES = tuple(_FROM_KNOWN)
 """What a server on Flower can supply."""
 
 
-def check_needs(rule: WaitingRule, loss_key: str | None) -> None:
+def refuse_unmet(rule: WaitingRule, loss_key: str | None) -> None:
     """Refuse a rule that needs what is not known here."""
-    for name in rule.needs:
-        if name not in MEASURES:
-            raise InputError(
-                f"scheme: {rule!r} needs {name!r} of the clients, which a server on Flower does not know; it supplies "
-                f"{', '.join(MEASURES)}"
-            )
+    cure = f"it supplies {', '.join(MEASURES)}"
+    supplied = [name for name in MEASURES if name != "loss" or loss_key is not None]
     if "loss" in rule.needs and loss_key is None:
-        raise InputError(
-            f"scheme: {rule!r} needs the loss of each client; let the ClientApp put it into the metrics of its reply, "
-            "and name it, as loss_key='train_loss'"
-        )
+        cure = "let the ClientApp put it into the metrics of its reply, and name it, as loss_key='train_loss'"
+    check_needs(rule, supplied, "a server on Flower", cure)
 
 
 class KnownMeasures:
@@ -163,7 +157,7 @@ class MeasuredServer(Server):
         return server
 
     def known(self, name: str) -> Mapping[int, float]:
-        """What the server was told of clients, by client."""
+        """v_i, times or losses, of the clients of whom they are known."""
         return self._noted.get(name, {})
 
     def note(self, name: str, client: int, value: float) -> None:

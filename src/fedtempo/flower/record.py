@@ -179,7 +179,7 @@ def _of(journal: Journal) -> Record:
     rounds = journal.rounds
     if not any(closed.updates for closed in rounds):
         raise InputError("no round took an update, so there is nothing to record; train for longer")
-    scheme = journal.made_by or scheme_of(journal.scheme)
+    scheme = journal.scheme if isinstance(journal.scheme, Scheme) else scheme_of(journal.scheme)
     line = _timeline(rounds, len(journal.names), draws=scheme.waiting.counts_draws)
     line.validate()
     updates = [update for closed in rounds for update in closed.updates]

@@ -1,10 +1,10 @@
 """Messages are made of jobs here, and events of the clock of what comes back, of silence, and of who comes and goes.
 
-    Arrived     an update that may enter, with Δ_i in `contributions` until a round takes it
-    Failed      anything else that came of a job; the waiting rule sends it again, and its time counts with the next
-                update
-    Left        the client's node is gone, or the client is set aside
-    Joined      a node is there that was not, or a client's rest is over
+Arrived     an update that may enter, with Δ_i in `contributions` until a round takes it
+Failed      anything else that came of a job; the waiting rule sends it again, and its time counts with the next
+update
+Left        the client's node is gone, or the client is set aside
+Joined      a node is there that was not, or a client's rest is over
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class ReplyHandler:
 
 
 def in_order(events: list[Event]) -> list[Event]:
-    """What is found at one time, as the rule is told of it: arrivals by client, then failures, leavings and joinings."""
+    """What is found at one time, as the rule hears of it: arrivals by client, then failures, leavings, joinings."""
     if len(events) < 2:
         return events
     left = {event.client: place for place, event in enumerate(events) if isinstance(event, Left)}

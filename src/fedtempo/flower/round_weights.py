@@ -3,10 +3,10 @@
     ω_i(n) = d_i × draws × s(n − ρ_i(n))
     p_i    = v_i / Σ_j v_j        over the clients j that are there; v: what was given by identity, else examples
 
-d_i follows from p_i and participation, which is that of the rule's closed form where jobs' durations do not matter to it
-(`synchronous`), else the simulator's with given times (closed form or limit cycle), else estimated. A scheme that brings
-weights of its own has these: its tracker is shown the rounds since the clients or their importance last changed. In a
-round that they do not fit, since a client is missing, d_i is used, and a fault says so.
+d_i follows from p_i and participation: the simulator's with given times (closed form or limit cycle); the rule's closed
+form where the durations of jobs do not matter to it (`synchronous`); else estimated. A scheme that brings weights of
+its own has these: its tracker is shown the rounds since clients came or went. In a round that they do not fit, since a
+client is missing, d_i is used, and a fault says so.
 
 Clients that are not among the given names count as the middle one of these; names that nobody has are said in the log,
 once, when every client that is there has answered, for a client may be named by its answers alone. When the estimates
@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from fedtempo.clock.events import Round
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import FixedTimes, Floats
 from fedtempo.errors import InputError
@@ -136,7 +135,8 @@ class RoundWeights:
             if draws is not None and not self._rule.needs_shares:
                 return Participation(np.full(clients, float(draws) / clients), None, "closed form")
         elif self._times is not None:
-            return self._with_given_times(0 if closed is None else closed.number)
+            with suppress(InputError):  # fewer clients than the rule can do with: some have left
+                return self._with_given_times(0 if closed is None else closed.number)
         elif waiting.synchronous and (found := self._closed_form()) is not None:
             return found
         return self._estimates.participation(self._who, closed)
@@ -160,14 +160,15 @@ class RoundWeights:
             self._order = order
             rule = self._waiting.simplified(len(order))
             form = rule.closed_form(FixedTimes(order), self._importance_now())
-            known = form is not None and form.share is not None
-            self._closed = Participation(form.share, None, "closed form") if known else None
+            share = None if form is None else form.share
+            self._closed = None if share is None else Participation(share, None, "closed form")
         return self._closed
 
     def _times_in_order(self) -> list[int]:
         """Places of the clients when they are ordered by time; those that have not answered are first."""
         times = [self._estimates.time(int(client)) or 0.0 for client in self._who]
-        return (np.unique(times, return_inverse=True)[1] + 1).tolist()
+        places = {time: place for place, time in enumerate(sorted(set(times)), 1)}
+        return [places[time] for time in times]
 
     def _durations(self) -> FixedTimes:
         """The times that were given, or any where none were: then nothing but their order matters."""

@@ -83,8 +83,8 @@ class Settings:
         if self.rule.by_training and self.weights.needs_shares and not self.tracked:
             raise InputError(
                 f"weights: how often {self.scheme} chooses a client follows from trained models, so that no "
-                f"{self.weights.label} weights are known; cure it, as CuredSampling({self.scheme}, window=8, biased=2), "
-                "or give weights='identical' and live with the bias"
+                f"{self.weights.label} weights are known; cure it, as CuredSampling({self.scheme}, window=8, "
+                "biased=2), or give weights='identical' and live with the bias"
             )
 
     def check_times(self) -> None:

@@ -23,7 +23,7 @@ from fedtempo.clock.ticks import Exact, exact, positive, positive_int
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import Clock, WallClock, nanoseconds
 from fedtempo.flower.evaluation import EvaluateFn, weighted_mean
-from fedtempo.flower.measures import check_needs
+from fedtempo.flower.measures import refuse_unmet
 from fedtempo.flower.result import Result
 from fedtempo.flower.settings import (
     MetricsFn,
@@ -185,7 +185,7 @@ class TimedStrategy(flower.FedAvg):
             )
         if self.scheme.own_weights is not None:
             rule = rule.fitted(self.scheme.own_weights)
-        check_needs(self.scheme.waiting, given.get("loss_key"))
+        refuse_unmet(self.scheme.waiting, given.get("loss_key"))
         settings = Settings(
             scheme=self.scheme,
             weights=rule,

@@ -70,12 +70,7 @@ class Training:
             arrays, number = (model, 0) if found is None else (found.arrays, found.server["version"])
             self._versions = Versions(arrays, number, self._rule)
             self._bases: dict[Job, Arrays] = {}
-            self._journal = Journal(
-                scheme=settings.scheme.spec(),
-                server_lr=settings.server_lr,
-                on_disk=self._saver.active,
-                made_by=settings.scheme,
-            )
+            self._journal = Journal(scheme=settings.scheme, server_lr=settings.server_lr, on_disk=self._saver.active)
             self._costs, self._estimates = TransportCosts(), Estimates(settings.rule)
             self._handler = ReplyHandler(
                 settings,
@@ -151,8 +146,9 @@ class Training:
                 self._log(event, now)
                 closed, jobs = server.handle(event, now)  # the rule decides
                 if closed is not None:
-                    weights = self._weigh(closed)
-                    record, contents = self._fold(closed, weights)  # θ^{n+1}
+                    with self._costs.part("aggregation"):
+                        weights = self._weigh(closed)
+                        record, contents = self._fold(closed, weights)  # θ^{n+1}
                     self._journal.round(record)
                     self._advise(record)
                     if record.updates:
@@ -274,10 +270,7 @@ class Training:
         if self._handler.identities_changed:
             self._round_weights.forget()
             self._handler.identities_changed = False
-        if not closed.jobs:
-            return []
-        with self._costs.part("aggregation"):
-            return self._round_weights.applied(closed, self._server.clients, self._changes)
+        return self._round_weights.applied(closed, self._server.clients, self._changes) if closed.jobs else []
 
     def _misfit(self, closed: Round, reason: str) -> None:
         """The weights that a scheme brings do not fit a round."""
@@ -287,22 +280,21 @@ class Training:
         """Make θ^{n+1}; the round as it is written down, and its replies without their arrays."""
         updates: list[UpdateRecord] = []
         contents: list[RecordDict] = []
-        with self._costs.part("aggregation"):
-            steps: list[Step] = []
-            for job, weight in zip(closed.jobs, weights, strict=True):
-                found, arrived = self._handler.contributions.pop(job)
-                factor = self._settings.server_lr * weight * found.clipped
-                steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, self._bases.get(job)))
-                where = (job.client, job.number, job.base, job.sent, arrived)
-                updates.append(UpdateRecord(*where, weight, found.clipped, found.bytes_up, job.draws))
-                contents.append(found.content)
-            for place in self._versions.advance(steps):
-                lost, norm = updates.pop(place), steps[place].norm
-                del contents[place]
-                self._handler.validator.take_back(norm)
-                self._journal.log(LoggedEvent(closed.end, REFUSED, lost.client, lost.job))
-                reason = f"job {lost.job}: with it, of norm {norm:.3g}, the new model would not be finite"
-                self._handler.note(closed.end, lost.client, "refused", reason)
+        steps: list[Step] = []
+        for job, weight in zip(closed.jobs, weights, strict=True):
+            found, arrived = self._handler.contributions.pop(job)
+            factor = self._settings.server_lr * weight * found.clipped
+            steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, self._bases.get(job)))
+            where = (job.client, job.number, job.base, job.sent, arrived)
+            updates.append(UpdateRecord(*where, weight, found.clipped, found.bytes_up, job.draws))
+            contents.append(found.content)
+        for place in self._versions.advance(steps):
+            lost, norm = updates.pop(place), steps[place].norm
+            del contents[place]
+            self._handler.validator.take_back(norm)
+            self._journal.log(LoggedEvent(closed.end, REFUSED, lost.client, lost.job))
+            reason = f"job {lost.job}: with it, of norm {norm:.3g}, the new model would not be finite"
+            self._handler.note(closed.end, lost.client, "refused", reason)
         if self._bases:
             needed = {*self._server.in_flight.values(), *self._server.arrived.values()}
             self._bases = {job: base for job, base in self._bases.items() if job in needed}
