@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 
+import fedtempo as ft
 from fedtempo.errors import InputError, ResultsConflict
-from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded
+from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy, recorded
 from fedtempo.flower.evaluation import ClientEvaluation, Evaluator
 from fedtempo.flower.state import Saver
 from support.flower_fake import (
@@ -116,6 +117,51 @@ def test_a_run_that_is_killed_again_and_again_comes_to_its_end(tmp_path, monkeyp
     check(result, steps)
 
 
+CHOOSING = {
+    "uniform": (ft.UniformSampling(2), "time-based"),
+    "multinomial": (ft.MultinomialSampling(3), "time-based"),
+    "fastest": (ft.FastestSampling(1), "identical"),
+    "cured": (ft.CuredSampling(ft.FastestSampling(1), window=5, biased=1), "time-based"),
+    "highest loss": (ft.HighestLossSampling(1, candidates=2), "identical"),
+}
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+@pytest.mark.parametrize("calls", [17, 26, 40])
+def test_what_a_rule_needs_is_known_after_a_crash(name, calls, tmp_path, monkeypatch) -> None:
+    crashes = Crashes(monkeypatch)
+    scheme, rule = CHOOSING[name]
+    grid = FakeGrid()
+    for node, (seconds, examples) in enumerate([(2.5, 30), (1, 20), (0.7, 50)]):
+        grid.connect(100 + node, shifting(node, seconds, examples, loss=seconds))
+    options = on(grid, checkpoint=tmp_path, weights=rule, loss_key="loss", seed=4, poll=1)
+    lives, result = 0, None
+    while result is None:
+        lives += 1
+        crashes.count, crashes.at = 0, calls
+        with contextlib.suppress(Killed):
+            strategy = TimedStrategy(scheme, **options)
+            result = strategy.start(grid, record_of(INITIAL), num_rounds=24, resume=True)
+    assert lives > 2
+    record = recorded(result)
+    assert record.replay_events().equals(record.timeline)
+    if name == "highest loss":
+        return  # nobody knows its weights ahead
+    weights = ft.weights(scheme, ft.FixedTimes([3, 2, 1]), importance=["0.3", "0.2", "0.5"], rule=rule)
+    used, meant = record.weights.applied(record.timeline), weights.applied(record.timeline)
+    late = record.timeline.round_of_update >= 10  # before, not all have answered
+    np.testing.assert_allclose(used[late], meant[late], rtol=1e-12)
+
+
+def test_a_rule_that_needs_nothing_keeps_the_format_of_its_journal(tmp_path) -> None:
+    grid, _ = world()
+    start("fedbuff", grid, tmp_path, resume=False)
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert lines[0] == {"first": [0, 1, 2]}
+    assert {event[1] for line in lines for event in line.get("told", ())} == {"arrived"}
+    assert {len(update) for line in lines if "round" in line for update in line["round"][3]} == {8}
+
+
 def test_time_goes_on_where_it_was(tmp_path) -> None:
     grid, _ = world()
     first = start("fedfix", grid, tmp_path, resume=False, rounds=3)
@@ -138,7 +184,7 @@ def test_a_run_that_ended_by_time_can_be_given_more(name, tmp_path) -> None:
         assert result.stopped == f"the time is over: {until:g} s"
         record = recorded(result)
         assert record.replay_events().equals(record.timeline)
-        assert recorded(tmp_path).told == record.told
+        assert recorded(tmp_path).events == record.events
     assert [fault.kind for fault in result.errors].count("restart") == 2
     entered = [token for metrics in result.train_metrics_clientapp.values() for token in metrics["tokens"]]
     assert len(entered) == len(set(entered)) == record.timeline.num_updates

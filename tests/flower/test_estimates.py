@@ -10,7 +10,7 @@ import pytest
 
 import fedtempo as ft
 from fedtempo.clock.events import Job, Round
-from fedtempo.clock.rules import FixedInterval, WaitForAll, WaitForNext, WaitForSome
+from fedtempo.clock.rules import FixedInterval, WaitForNext, WaitForSome
 from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.round_weights import remarks
 
@@ -63,7 +63,6 @@ def share(estimates: Estimates, clients: int) -> list[float]:
 def test_fixed_times_give_the_closed_forms() -> None:
     durations = [[2.0] * 30, [0.5] * 30, [3.1] * 30]
     times = ft.FixedTimes(["2", "0.5", "3.1"])
-    assert share(fed(WaitForAll(), durations), 3) == [1, 1, 1]
     wanted = ft.participation_of(ft.AsyncFedAvg(), times).share
     assert share(fed(WaitForNext(), durations), 3) == pytest.approx(wanted)
     wanted = ft.participation_of(ft.FedFix("0.9"), times).share

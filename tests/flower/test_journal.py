@@ -20,7 +20,7 @@ def journal(*, on_disk: bool, rounds: int = 3) -> Journal:
         kept.round(RoundRecord(n, n + 1, 10 * n, (update,), ("b",)))
         kept.measure("train", n + 1, MetricRecord({"loss": 1 / (n + 1), "row": [1, 2]}))
     kept.log(LoggedEvent(99, "left", 0))
-    kept.tell_rest()
+    kept.write_rest()
     return kept
 
 
@@ -28,8 +28,8 @@ def test_records_are_what_was_given() -> None:
     kept = journal(on_disk=False)
     assert kept.rounds[1] == RoundRecord(1, 2, 10, (UpdateRecord(1, 1, 1, 5, 10, 0.5, 1.0, 100),), ("b",))
     assert kept.rounds[1].updates[0].bytes_up == 100
-    assert kept.told[-1] == LoggedEvent(99, "left", 0)
-    assert kept.told[-1].kind == "left"
+    assert kept.events[-1] == LoggedEvent(99, "left", 0)
+    assert kept.events[-1].kind == "left"
     assert kept.measured("train")[2] == MetricRecord({"loss": 0.5, "row": [1, 2]})
     assert kept.has_measured("train", 3)
     assert not kept.has_measured("server", 3)
@@ -41,7 +41,7 @@ def test_lines_give_the_same_journal() -> None:
     assert json.loads(lines[0]) == {"first": [0, 1]}
     read = Journal(scheme=kept.scheme, server_lr=1.0, on_disk=True)
     read.read(lines)
-    assert (read.first, read.rounds, read.told) == (kept.first, kept.rounds, kept.told)
+    assert (read.first, read.rounds, read.events) == (kept.first, kept.rounds, kept.events)
     assert read.measured("train") == kept.measured("train")
     assert not read.has_lines
 

@@ -83,7 +83,7 @@ def test_the_log_is_shown_with_the_error(tmp_path: Path, processes: Processes) -
         return processes.start([sys.executable, "-c", "print('cannot go on'); exit(3)"], log)
 
     with pytest.raises(FederationError, match=r"the node ended with exit code 3\ncannot go on"):
-        start_listening(start, "the node", log, retries=20.0)
+        start_listening(start, "the node", log, timeout=20.0)
     assert "cannot go on" in LocalFederation(tmp_path).logs()
 
 
@@ -94,7 +94,7 @@ def test_a_server_that_never_listens_is_not_waited_for_for_ever(tmp_path: Path, 
         return processes.start([sys.executable, "-c", "import time; time.sleep(60)"], log)
 
     with pytest.raises(FederationError, match="did not listen within"):
-        start_listening(start, "the node", log, retries=0.3)
+        start_listening(start, "the node", log, timeout=0.3)
 
 
 def test_a_taken_port_is_no_obstacle(tmp_path: Path, processes: Processes) -> None:
@@ -107,7 +107,7 @@ def test_a_taken_port_is_no_obstacle(tmp_path: Path, processes: Processes) -> No
         taken = "print('address already in use'); exit(1)"
         return processes.start([sys.executable, "-c", taken if len(tried) == 1 else serve], log)
 
-    _, port = start_listening(start, "the node", log, retries=20.0)
+    _, port = start_listening(start, "the node", log, timeout=20.0)
     assert [port] == tried[1:]
 
 

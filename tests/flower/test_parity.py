@@ -1,14 +1,22 @@
-"""Flower is one more carrier: on the fake Grid the rounds are the simulator's, and the models are the oracle's."""
+"""Flower is one more transport: on the fake Grid the rounds are the simulator's, and the models are the oracle's."""
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded, replay
+from fedtempo.errors import InputError
+from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy, recorded, replay
+from fedtempo.flower.clock import NANOSECOND
+from fedtempo.flower.journal import LoggedMeasure
+from fedtempo.rules import Close, resend
+from fedtempo.simulation.engine.oracle import oracle
 from support.flower_fake import (
     SECOND,
     FakeGrid,
@@ -92,6 +100,175 @@ def test_estimated_weights_come_to_the_simulators(scheme) -> None:
     used, meant = record.weights.applied(record.timeline), weights.applied(record.timeline)
     rough = 0.12 if scheme == "fedbuff" else 1e-12  # FedBuff's limit cycle is longer than the memory
     np.testing.assert_allclose(used[-20:], meant[-20:], rtol=rough)
+
+
+# -- schemes that choose their clients, and rules of one's own
+
+
+@dataclass(frozen=True)
+class HalfOfImportance(ft.WaitingRule):
+    """A round ends when half of the importance has arrived."""
+
+    needs = ("importance",)
+
+    def decide(self, state, event, view):
+        if (again := resend(event)) is not None:
+            return state, again
+        importance = view.measures["importance"]
+        if 2 * sum(importance[client] for client in view.arrived) >= 1:
+            return state, Close(tuple(view.arrived.values()))
+        return state, None
+
+
+CHOOSING = {
+    "uniform": (ft.UniformSampling(2), None),
+    "multinomial": (ft.MultinomialSampling(5), None),
+    "fastest": (ft.FastestSampling(2), "identical"),
+    "cured fastest": (ft.CuredSampling(ft.FastestSampling(2), window=4, biased=2), None),
+    "cured uniform": (ft.CuredSampling(ft.UniformSampling(3), window=5, biased=2), None),
+    "cured multinomial": (ft.CuredSampling(ft.MultinomialSampling(4), window=9, biased=1), None),
+    "stages": (ft.StagedFedFix([("0.6", 7), ("2", 3), ("1.1", None)]), None),
+    "own": (ft.Scheme(HalfOfImportance(), name="half"), None),
+}
+NAMED_TIMES = {f"node {100 + i}": t for i, t in enumerate(["1", "0.7", "0.5", "2.25"])}
+IMPORTANCE = PROBLEM.importance.values.tolist()
+NAMED_IMPORTANCE = {f"node {100 + i}": p for i, p in enumerate(IMPORTANCE)}
+HYPER = {"local_lr": 0.1, "local_steps": 2, "batch_size": 4, "server_lr": 0.9}
+
+
+def chosen(name, grid, **options) -> TimedStrategy:
+    scheme, weights = CHOOSING[name]
+    rule = {} if weights is None else {"weights": weights}
+    return TimedStrategy(scheme, **on(grid, seed=3, server_lr=0.9, **rule, **options))
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_same_clients_times_and_importance_make_the_simulators_rounds_weights_and_model(name) -> None:
+    scheme, rule = CHOOSING[name]
+    times = TIMES["fixed"]
+    clients = ProblemClients(PROBLEM, LOCAL, times, seed=3)
+    grid = clients.grid()
+    strategy = chosen(name, grid, times=NAMED_TIMES, importance=NAMED_IMPORTANCE)
+    result = strategy.start(grid, clients.initial, num_rounds=24)
+    record = recorded(result)
+    line = ft.timeline(scheme, times, rounds=len(result.rounds), importance=IMPORTANCE, seed=3)
+    assert record.timeline.equals(replace(line, unit=NANOSECOND, ends=line.ends * int(line.unit / NANOSECOND)))
+    assert record.replay_events().equals(record.timeline)
+    weights = ft.weights(scheme, times, importance=IMPORTANCE, rule=rule)
+    np.testing.assert_allclose(record.weights.applied(record.timeline), weights.applied(line), rtol=1e-12)
+    *_, last = oracle(PROBLEM, line, weights, LOCAL, HYPER, seed=3)
+    np.testing.assert_allclose(result.arrays["theta"].numpy(), last.model, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(replay(PROBLEM, record, LOCAL, seed=3), last.model, rtol=1e-11, atol=1e-13)
+    assert not result.errors
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_what_is_found_out_comes_to_what_is_given(name) -> None:
+    """Without times and importance: these are known when every client has answered, and so are the weights."""
+    scheme, rule = CHOOSING[name]
+    times = TIMES["fixed"]
+    clients = ProblemClients(PROBLEM, LOCAL, times, seed=3)
+    grid = clients.grid()
+    result = chosen(name, grid).start(grid, clients.initial, num_rounds=120)
+    record = recorded(result)
+    assert record.replay_events().equals(record.timeline)
+    weights = ft.weights(scheme, times, importance=IMPORTANCE, rule=rule)
+    last = record.timeline[-36:]
+    apply = weights.applier()
+    meant = np.concatenate([apply(record.timeline[:-36]), apply(last)])[-last.num_updates :]
+    rough = 0.4 if name == "own" else 0.06 if name == "stages" else 1e-12  # these two are estimated
+    np.testing.assert_allclose(record.weights.applied(last), meant, rtol=rough)
+
+
+def test_the_fastest_are_found_by_trying_all() -> None:
+    """The slowest is the first node."""
+    grid = FakeGrid()
+    for node, seconds in enumerate([9, 5, 7, 2, 3]):
+        grid.connect(node, shifting(0, seconds))
+    strategy = TimedStrategy(ft.FastestSampling(2), **on(grid, weights="identical"))
+    result = strategy.start(grid, record_of({"w": np.zeros(1)}), num_rounds=8)
+    assert [[u.client for u in closed.updates] for closed in result.rounds] == [[0, 1], [2, 3], [3, 4], *[[3, 4]] * 5]
+    assert {closed.weights for closed in result.rounds} == {(0.5, 0.5)}
+    known = [measure for measure in recorded(result).events if isinstance(measure, LoggedMeasure)]
+    assert {(m.client, m.value) for m in known} == {(0, 9.0), (1, 5.0), (2, 7.0), (3, 2.0), (4, 3.0)}
+
+
+def test_the_highest_loss_is_the_one_that_clients_report() -> None:
+    grid = FakeGrid()
+    for node, loss in enumerate([0.1, 0.5, 0.3, float("nan")]):
+        grid.connect(node, shifting(0, 1, train_loss=loss))
+    scheme = ft.HighestLossSampling(2)
+    for options, words in (
+        (
+            {},
+            r"HighestLoss\(.*needs 'loss' .*which a server on Flower does not supply; let .* as loss_key='train_loss'",
+        ),
+        ({"loss_key": "train_loss"}, "no time-based weights are known; cure it"),
+    ):
+        with pytest.raises(InputError, match=words):
+            TimedStrategy(scheme, **on(grid, **options))
+    strategy = TimedStrategy(scheme, **on(grid, loss_key="train_loss", weights="identical"))
+    result = strategy.start(grid, record_of({"w": np.zeros(1)}), num_rounds=6)
+    assert [[u.client for u in closed.updates] for closed in result.rounds] == [[0, 1], [2, 3], *[[1, 3]] * 4]
+    assert {closed.weights for closed in result.rounds} == {(0.5, 0.5)}
+    assert recorded(result).replay_events().equals(recorded(result).timeline)
+    grid.nodes[1].behave = shifting(0, 1)
+    result = strategy.start(grid, record_of({"w": np.zeros(1)}), num_rounds=2)
+    assert "the reply's metrics have no number 'train_loss'" in result.errors[0].reason
+
+
+def test_cured_weights_where_a_client_is_missing() -> None:
+    """The round that should have all clients has not: weights that are right on average, and a fault."""
+    grid = FakeGrid()
+    fails = itertools.count()
+    for node in range(3):
+        grid.connect(node, shifting(0, 1 + node))
+
+    def now_and_then(message):
+        return [(SECOND, failure(message) if next(fails) == 1 else answer(message, arrays_of(message), EXAMPLES))]
+
+    EXAMPLES = {"num-examples": 10}
+    grid.nodes[2].behave = now_and_then
+    scheme = ft.CuredSampling(ft.FastestSampling(1), window=4, biased=1)
+    result = TimedStrategy(scheme, **on(grid)).start(grid, record_of({"w": np.zeros(1)}), num_rounds=40)
+    assert Counter(fault.kind for fault in result.errors) == {"error": 1, "weights": 1}
+    [fault] = [fault for fault in result.errors if fault.kind == "weights"]
+    assert "must have all 3 clients" in fault.reason
+    total = Counter()
+    for closed in result.rounds[8:]:
+        total.update({update.client: update.weight for update in closed.updates})
+    assert [total[client] / 32 for client in range(3)] == pytest.approx([1 / 3] * 3)
+
+
+def test_what_a_rule_needs_and_nobody_supplies_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Wants(ft.WaitingRule):
+        needs = ("battery",)
+        decide = HalfOfImportance.decide
+
+    with pytest.raises(InputError, match=r"needs 'battery', which a server on Flower does not supply; it supplies"):
+        TimedStrategy(ft.Scheme(Wants(), name="wants"))
+
+    @dataclass(frozen=True)
+    class Silent(ft.WaitingRule):
+        decide = HalfOfImportance.decide
+
+    grid = FakeGrid()
+    grid.connect(1, shifting(0, 1))
+    with pytest.raises(ft.UnlawfulRule, match=r"reads 'importance' .*add needs = \('importance',\) to its class"):
+        TimedStrategy(ft.Scheme(Silent(), name="silent"), **on(grid)).start(grid, record_of({"w": np.zeros(1)}))
+
+
+def test_clients_that_never_take_part_are_refused_before_anything_is_sent() -> None:
+    grid = FakeGrid()
+    for node in range(3):
+        grid.connect(node, shifting(0, 1))
+    with pytest.raises(InputError, match=r"client 2 never takes part.*weights='identical'"):
+        TimedStrategy(ft.FastestSampling(2), **on(grid)).start(grid, record_of({"w": np.zeros(1)}))
+    scheme = ft.CuredSampling(ft.FastestSampling(1), window=3, biased=2)
+    with pytest.raises(InputError, match="more than 1, its share of a whole window"):
+        TimedStrategy(scheme, **on(grid)).start(grid, record_of({"w": np.zeros(1)}))
+    assert not any(node.got for node in grid.nodes.values())
 
 
 # -- over many rounds every client counts by its importance: Σ_n ω_i(n) = p_i · rounds

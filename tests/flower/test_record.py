@@ -36,7 +36,7 @@ def test_the_folder_and_the_result_tell_the_same(run) -> None:
     assert one.names == other.names == ("node 100", "node 101", "node 102")
     assert one.importance == other.importance == pytest.approx(PROBLEM.importance.values)
     assert one.times == other.times
-    assert one.told == other.told
+    assert one.events == other.events
     np.testing.assert_array_equal(one.weights.values, other.weights.values)
 
 

@@ -211,8 +211,8 @@ def test_models_are_kept_for_mixing_as_long_as_jobs_need_them(monkeypatch) -> No
     kept = []
 
     class Watched(Training):
-        def _close(self, closed):
-            super()._close(closed)
+        def _advise(self, record):
+            super()._advise(record)
             kept.append(len(self._bases))
 
     monkeypatch.setattr(strategy_module, "Training", Watched)

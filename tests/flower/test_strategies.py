@@ -219,15 +219,53 @@ def test_a_rule_of_ones_own() -> None:
     assert {len(closed.updates) for closed in result.rounds} == {2}
 
 
-def test_what_is_not_called_is_said(caplog) -> None:
-    class Mine(FedAvg):
-        def configure_train(self, *args):
-            raise AssertionError
+HOOKS = ["_check_and_log_replies", "_construct_messages", "aggregate_train", "configure_evaluate", "configure_train"]
 
+
+def test_all_hooks_of_flowers_base_class_are_known() -> None:
+    """A later Flower may have others: they are refused too."""
+    theirs = {name for cls in flower.FedAvg.__mro__ for name in vars(cls) if inspect.isfunction(getattr(cls, name))}
+    called = {"start", "summary", "aggregate_evaluate"}
+    assert sorted(name for name in theirs - called if not name.startswith("__")) == HOOKS
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_that_would_not_be_called_is_refused(hook) -> None:
+    def mine(self, *args):
+        raise AssertionError
+
+    with pytest.raises(TypeError, match=f"Mine changes {hook}, which is never called here.*Instead, "):
+        type("Mine", (FedAvg,), {hook: mine})
+    with pytest.raises(TypeError, match=f"Mine changes {hook}"):
+        type("Mine", (type("Mixin", (), {hook: mine}), FedAvg), {})
     grid = grid_of(1)
-    with caplog.at_level(logging.WARNING, "flwr"):
-        Mine(**on(grid)).start(grid, record_of(INITIAL), num_rounds=1)
-    assert "configure_train of Mine is not called" in caplog.text
+    strategy = FedAvg(**on(grid))
+    setattr(strategy, hook, mine)
+    with pytest.raises(TypeError, match=f"FedAvg changes {hook}"):
+        strategy.start(grid, record_of(INITIAL), num_rounds=1)
+    assert not grid.calls
+
+
+@pytest.mark.parametrize("hook", [name for name in HOOKS if not name.startswith("_")])
+def test_a_strategy_that_wraps_ours_is_told_that_it_makes_the_rounds_itself(hook) -> None:
+    with pytest.raises(TypeError, match=f"{hook} of FedFix was called, as a strategy does that wraps another"):
+        getattr(FedFix(30), hook)(1, None)
+
+
+def test_hooks_that_are_called_may_be_changed(caplog) -> None:
+    class Mine(FedAvg):
+        def summary(self):
+            logging.getLogger("flwr").info("this is mine")
+
+        def aggregate_evaluate(self, server_round, replies):
+            found = super().aggregate_evaluate(server_round, replies)
+            return MetricRecord({"round": server_round, "replies": len(replies), **found})
+
+    grid = grid_of(1, 2)
+    with caplog.at_level(logging.INFO, "flwr"):
+        result = Mine(**on(grid, fraction_evaluate=1.0)).start(grid, record_of(INITIAL), num_rounds=2)
+    assert "this is mine" in caplog.text
+    assert dict(result.evaluate_metrics_clientapp[2]) == {"round": 2, "replies": 2, "loss": pytest.approx(2 / 3)}
 
 
 def test_a_wait_below_the_carriers_floor_is_said_once(caplog) -> None:
@@ -282,7 +320,25 @@ def test_public_names() -> None:
     import fedtempo.flower as package
 
     assert package.__all__ == [
-        "AsyncFedAvg", "TransportCosts", "Clock", "Fault", "FedAvg", "FedBuff", "FedFix", "Record", "Result",
-        "RoundRecord", "TimedStrategy", "UpdateRecord", "WallClock", "compressing", "recorded", "replay",
+        "AsyncFedAvg", "Clock", "Fault", "FedAvg", "FedBuff", "FedFix", "Record", "Result", "RoundRecord",
+        "TimedStrategy", "TransportCosts", "UpdateRecord", "WallClock", "compressing", "recorded", "replay",
     ]  # fmt: skip
     assert all(getattr(package, name).__doc__ for name in package.__all__)
+
+
+def test_names_of_earlier_versions() -> None:
+    import fedtempo.flower as package
+
+    grid = grid_of(1)
+    result = FedAvg(**on(grid)).start(grid, record_of(INITIAL), num_rounds=1)
+    record = package.recorded(result)
+    with pytest.warns(FutureWarning, match="called TransportCosts"):
+        assert package.CarrierCosts is package.TransportCosts
+    with pytest.warns(FutureWarning, match=r"called Record\.replay_events"):
+        assert record.retold().equals(record.timeline)
+    with pytest.warns(FutureWarning, match=r"called Record\.events"):
+        assert record.told == record.events
+    with pytest.warns(FutureWarning, match=r"called Result\.transport"):
+        assert result.carrier is result.transport
+    with pytest.raises(AttributeError, match="no attribute 'Carrier'"):
+        _ = package.Carrier

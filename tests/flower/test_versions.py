@@ -147,8 +147,8 @@ def test_five_hundred_rounds_keep_live_versions_only(strategy, monkeypatch) -> N
     kept = []
 
     class Watched(Training):
-        def _close(self, closed):
-            super()._close(closed)
+        def _advise(self, record):
+            super()._advise(record)
             bases = {job.base for job in self._server.in_flight.values()}
             kept.append((self._versions.live, len(bases | {self._versions.number}), len(self._handler.contributions)))
 

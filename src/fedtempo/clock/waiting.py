@@ -66,6 +66,9 @@ class WaitingRule(ABC):
     synchronous: bool = False
     """Whether a round ends only when every job that is out has come in, and takes them all: then no update is stale."""
 
+    one_update_a_round: bool = False
+    """Whether every round takes one update, and its client starts anew at once: shares are then the clients' paces."""
+
     same_clients: bool = False
     """Whether every round has the same clients, however long their jobs take."""
 

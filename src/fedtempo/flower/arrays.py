@@ -41,7 +41,8 @@ def model_of(record: ArrayRecord) -> Arrays:
         arrays[name] = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
         if not finite(arrays[name]):
             raise InputError(
-                f"initial_arrays: {name!r} holds NaN or Inf, where no update can be told; start from finite numbers"
+                f"initial_arrays: {name!r} holds NaN or Inf, from which no update can be measured; start from finite "
+                "numbers"
             )
     return arrays
 

@@ -111,10 +111,10 @@ class ClientRegistry:
             self._by_name[name] = here
             return []
         if holder.node is not None:
-            told = (here.number, name)
-            if told in self._warned:
+            claim = (here.number, name)
+            if claim in self._warned:
                 return []
-            self._warned.add(told)
+            self._warned.add(claim)
             return [self._clash(here.number, holder)]
         return self._move(here, holder)
 
@@ -168,7 +168,7 @@ class ClientRegistry:
 
     @classmethod
     def restore(cls, saved: Sequence[Sequence[Any]]) -> ClientRegistry:
-        """The roster as it was; the next `look` tells who has gone since."""
+        """The clients as they were; the next `look` says who has gone since."""
         registry = cls()
         for number, (node, first, key, name, *last_at) in enumerate(saved):
             client = _Client(number, None if node < 0 else node, first, key, name)

@@ -2,11 +2,8 @@
 
     training time = now − origin + start
 
-`origin` is when training began here, `start` where an earlier run had come to.
-
-Where the server's own seconds go: in Flower's transport, or in our work between two calls of it.
-
-Measured on the wall clock; waiting is neither.
+`origin` is when training began here, `start` where an earlier run had come to. `TransportCosts` says where the server's
+own seconds go, in Flower's transport or in our work between two calls of it; waiting is neither.
 """
 
 from __future__ import annotations
@@ -119,4 +116,4 @@ class TransportCosts:
 
     def __str__(self) -> str:
         each = ", ".join(f"{name} {spent:.3f} s in {self.calls[name]}" for name, spent in sorted(self.seconds.items()))
-        return f"carrier {self.transport:.3f} s, own work {self.own:.3f} s ({each})"
+        return f"transport {self.transport:.3f} s, own work {self.own:.3f} s ({each})"

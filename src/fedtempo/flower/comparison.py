@@ -25,7 +25,7 @@ from fedtempo.clock.trace import TraceTimes
 from fedtempo.flower.clock import NANOSECOND
 from fedtempo.flower.record import Record, recorded
 from fedtempo.planning.compare import SchemePlan, compare
-from fedtempo.schemes.named import FedAvg, FedBuff, Scheme
+from fedtempo.schemes.named import FedAvg, Scheme
 from fedtempo.schemes.table import NamedRule
 from fedtempo.schemes.timelines import timeline
 
@@ -119,7 +119,7 @@ def compared(record: Record) -> Comparison:
     """The run beside what the simulator makes of the same scheme with the same durations."""
     line = record.timeline
     active = tuple(np.unique(line.client).tolist())
-    few = isinstance(record.scheme, FedBuff) and record.scheme.size > len(active)
+    few = record.scheme.waiting.min_clients > len(active)
     scheme = FedAvg() if few else record.scheme
     times = durations(record)
     importance = np.array([record.importance[i] for i in active])

@@ -4,13 +4,15 @@
     time between updates     U = arrival − sending of the first job since the client's last update, without its rests:
                              failed tries count. U = T where none failed
     rounds between updates   R = number of the round that takes it − base of that first job + 1. For FedFix this is
-                             ⌈T/Δt⌉ where none failed and the server was not late
+                             ⌈T/Δt⌉ where none failed and the server was not late. Where a rule lets clients wait for
+                             their turn, base is that of the round after the one that took the client's last update; an
+                             update of k draws counts as k after R/k rounds each
     robust                   U ← min(U, b),  b = max(m + max(10·MAD, m), longest of the last 21),  m and MAD: median of
                              the last 21, and their median absolute deviation, scaled;  T ← min(T, b);  R is cut in the
                              proportion in which U is, to 1 at least
     smoothed                 x̄ ← x̄ + a·(x − x̄),  a = max(1/k, 1/20) at the k-th update: a mean of the first 20, then of
                              about the last 20
-    participation            FedAvg 1;  asynchronous (1/Ū_i)/Σ_j(1/Ū_j);  FedFix, FedBuff and other rules 1/R̄_i
+    participation            (1/Ū_i)/Σ_j(1/Ū_j) where a round takes one update;  else draws a round: 1/R̄_i
 
 The bound leaves exponential times as they are (10 MAD is 7 means) and cuts what hangs once; what has been seen lately
 is no outlier, so that a client with two speeds counts with both. The update that a round takes counts in the estimate
@@ -27,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.events import Job, Round, Tick
-from fedtempo.clock.rules import WaitForAll, WaitForNext
 from fedtempo.clock.times import Floats
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.weighting.long_run import Participation
@@ -50,6 +51,8 @@ class Estimates:
         """(sending, base) of the first of the jobs that have failed in a row."""
         self._lost: dict[int, tuple[Tick, int]] = {}
         """Time and rounds that went by before the client was set aside."""
+        self._turn: dict[int, int] = {}
+        """The round after the one that took the client's last update, where clients wait for their turn."""
         self._arrived: dict[int, tuple[int, float]] = {}
         """Of updates that no round has taken yet: the base of the first try, and the share of U that the bound left."""
         self._jobs: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -108,13 +111,29 @@ class Estimates:
         self._room(job.client + 1)
         self._count(job, number, self._rounds, self._taken)
         self._arrived.pop(job.client, None)
+        if not self._rule.returns_to_contributors:
+            self._turn[job.client] = number + 1
 
     def _count(self, job: Job, number: int, means: Floats, taken: NDArray[np.int64]) -> None:
         """Enter R of an update."""
         client = job.client
         base, left = self._arrived.get(client, (job.base, 1.0))
         taken[client] += 1
-        means[client] += _gain(int(taken[client])) * (max((number - base + 1) * left, 1.0) - means[client])
+        if self._rule.returns_to_contributors:
+            rounds = max((number - base + 1) * left, 1.0)
+        else:
+            rounds = (number - self._turn.get(client, 0) + 1) / job.draws
+        means[client] += _gain(int(taken[client])) * (rounds - means[client])
+
+    def time(self, client: int) -> float | None:
+        """Smoothed mean duration of a client's jobs in seconds; None if it has not answered."""
+        self._room(client + 1)
+        return float(self._time[client]) if self._jobs[client] else None
+
+    def examples_of(self, client: int) -> float | None:
+        """The client's number of examples; None if it has not answered."""
+        self._room(client + 1)
+        return float(self._examples[client]) if self._jobs[client] else None
 
     def times(self) -> dict[int, float]:
         """Smoothed mean durations of jobs in seconds, of the clients that have answered."""
@@ -141,21 +160,16 @@ class Estimates:
         return _filled(self._examples, self._jobs, who)
 
     def participation(self, who: Clients, closing: Round | None = None) -> Participation:
-        """Share of rounds of each of these clients, by the rule, when this round takes its updates; `who` ascends."""
+        """Share of rounds of each of these clients, draws counted, when this round takes its updates; `who` ascends."""
         self._room(_count(who))
-        match self._rule:
-            case WaitForAll():
-                share = np.ones(len(who))
-            case WaitForNext():
-                pace = 1.0 / _filled(self._between, self._jobs, who)
-                share = pace / pace.sum()
-            case _:
-                means, taken = self._rounds.copy(), self._taken.copy()
-                if closing is not None:
-                    for job in closing.jobs:
-                        self._count(job, closing.number, means, taken)
-                share = 1.0 / _filled(means, taken, who)
-        return Participation(share, None, "estimate")
+        if self._rule.one_update_a_round:
+            pace = 1.0 / _filled(self._between, self._jobs, who)
+            return Participation(pace / pace.sum(), None, "estimate")
+        means, taken = self._rounds.copy(), self._taken.copy()
+        if closing is not None:
+            for job in closing.jobs:
+                self._count(job, closing.number, means, taken)
+        return Participation(1.0 / _filled(means, taken, who), None, "estimate")
 
     def snapshot(self) -> dict[str, Any]:
         """All of it, as JSON, but for updates that no round has taken: they are sent again."""
@@ -164,6 +178,7 @@ class Estimates:
             "recent": [[client, *times] for client, times in self._recent.items()],
             "since": [[client, *first] for client, first in self._since.items()],
             "lost": [[client, *lost] for client, lost in self._lost.items()],
+            **({"turn": list(self._turn.items())} if self._turn else {}),
         }
 
     def restore(self, saved: Mapping[str, Sequence[Any]]) -> None:
@@ -174,6 +189,7 @@ class Estimates:
         self._recent = {client: deque(times, maxlen=_WINDOW) for client, *times in saved["recent"]}
         self._since = {client: (sent, base) for client, sent, base in saved["since"]}
         self._lost = {client: (time, rounds) for client, time, rounds in saved["lost"]}
+        self._turn = dict(saved.get("turn", ()))
 
 
 def _gain(count: int) -> float:
@@ -187,16 +203,18 @@ def _count(who: Clients) -> int:
 
 
 def _filled(values: Floats, seen: NDArray[np.int64], who: Clients) -> Floats:
-    """The values of these clients; the median of the known ones where nothing is known, 1 if nothing at all is."""
-    row: Floats = values[who]
-    times = seen[who]
-    if times.all():
-        return row
-    known = times > 0
+    """The values of these clients, seen so many times."""
+    return filled(values[who], seen[who] > 0)
+
+
+def filled(values: Floats, known: NDArray[np.bool_]) -> Floats:
+    """The known values, and the median of these in the other places; 1 if nothing at all is known."""
+    if known.all():
+        return values
     if not known.any():
-        return np.ones(len(who))
-    most = row[known].max()  # the median is a mean where there are two in the middle, which may overflow
-    return np.where(known, row, float(np.median(row[known] / most)) * most)
+        return np.ones(len(values))
+    most = values[known].max()  # the median is a mean where there are two in the middle, which may overflow
+    return np.where(known, values, float(np.median(values[known] / most)) * most)
 
 
 def _bound(recent: deque[Tick]) -> Tick:

@@ -1,18 +1,14 @@
-"""Clients' metrics of a round as one: their mean, weighted by one of them.
+"""Measures of the models: those that clients send with their updates, the server's own, and clients' evaluation.
 
-    m̄ = Σ_i w_i m_i / Σ_i w_i        number by number; w itself is left out
+    m̄ = Σ_i w_i m_i / Σ_i w_i        `weighted_mean`, number by number; w itself is left out
 
-The same numbers as the default of Flower's FedAvg, which builds views of each record on the way: in rounds of one
+These are the numbers of the default of Flower's FedAvg, which builds views of each record on the way: in rounds of one
 update they took as long as half of the model's making.
 
-The server's evaluation beside the loop, so that a slow one holds up no round.
-
-It runs on one thread; meanwhile at most one more model waits, and a newer one takes its place. Those that must not be
-left out (the first, the last) always have their turn.
-
-Evaluation by clients beside the training: answers are gathered as they come, and aggregated when all are there.
-
-One round at a time is evaluated; a round that ends meanwhile is left out unless it is the last.
+The server evaluates beside the loop, on one thread, so that a slow evaluation holds up no round; meanwhile at most one
+more model waits, and a newer one takes its place. Those that must not be left out (the first, the last) always have
+their turn. Clients evaluate beside the training, one round at a time: answers are gathered as they come, and aggregated
+when all are there; a round that ends meanwhile is left out unless it is the last.
 """
 
 from __future__ import annotations
@@ -28,9 +24,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 
 from fedtempo.clock.events import Tick
 from fedtempo.flower.journal import Journal
-from fedtempo.flower.reply_handler import TrainReplyHandler
+from fedtempo.flower.reply_handler import ReplyHandler
 from fedtempo.flower.settings import Settings
 from fedtempo.flower.transport import FlowerTransport
+
+log = logging.getLogger("flwr")
 
 
 def weighted_mean(records: list[RecordDict], weighted_by: str) -> MetricRecord:
@@ -58,8 +56,6 @@ def _sum(name: str, terms: list[tuple[float, Any]]) -> Any:
     places = zip(*([share * number for number in value] for share, value in terms), strict=True)
     return [sum(place) for place in places]
 
-
-log = logging.getLogger("flwr")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -144,9 +140,6 @@ class Evaluator:
                 self._change.notify_all()
 
 
-log = logging.getLogger("flwr")
-
-
 class _Asked(NamedTuple):
     server_round: int
     arrays: ArrayRecord
@@ -156,12 +149,12 @@ class _Asked(NamedTuple):
 class ClientEvaluation:
     """Asks clients to evaluate models, a round at a time."""
 
-    def __init__(self, settings: Settings, handler: TrainReplyHandler, journal: Journal, config: ConfigRecord) -> None:
+    def __init__(self, settings: Settings, handler: ReplyHandler, journal: Journal, config: ConfigRecord) -> None:
         self._settings, self._handler, self._journal, self._config = settings, handler, journal, config
         self._next: _Asked | None = None
         self._round = -1
         self._left = 0
-        self._contents: list[RecordDict] = []
+        self._replies: list[Message] = []
 
     def has(self, server_round: int) -> bool:
         """Whether this round is evaluated, or waits for it."""
@@ -186,7 +179,7 @@ class ClientEvaluation:
         nodes = [node for client in sorted(clients) if (node := self._handler.registry.node_of(client)) is not None]
         wanted = max(int(len(nodes) * self._settings.fraction_evaluate), self._settings.min_evaluate_nodes)
         chosen = sorted(random.Random(server_round).sample(nodes, min(wanted, len(nodes))))
-        self._round, self._left, self._contents = server_round, len(chosen), []
+        self._round, self._left, self._replies = server_round, len(chosen), []
         messages = [self._handler.message(node, MessageType.EVALUATE, arrays, self._config, {}) for node in chosen]
         if messages:
             transport.post([(message, self._take) for message in messages], now)
@@ -204,11 +197,12 @@ class ClientEvaluation:
             why = f"a client failed to evaluate round {self._round}: its reply is empty"
             self._handler.note(now, -1, "evaluation", why)
         else:
-            self._contents.append(reply.content)
-        if not self._left and self._contents:
+            self._replies.append(reply)
+        if not self._left and self._replies:
             try:
-                metrics = self._settings.evaluate_metrics(self._contents, self._settings.examples_key)
-                self._journal.measure("evaluate", self._round, metrics)
+                metrics = self._settings.aggregate_evaluate(self._round, self._replies)
+                if metrics is not None:
+                    self._journal.measure("evaluate", self._round, metrics)
             except Exception as error:  # the user's function, or clients with unlike metrics
                 why = f"clients' measures of round {self._round} cannot be aggregated: {error}"
                 self._handler.note(now, -1, "metrics", why)

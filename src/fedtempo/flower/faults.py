@@ -1,9 +1,8 @@
 """What went otherwise than planned: each with its time, its client and its reason; none of it stops the training.
 
-A client that keeps failing is set aside, and tried again later.
-
-After `max_failures` in a row it rests for retry_after · 2^k, where k counts its rests since its last good answer; after
-a rest one more failure sends it to the next.
+A client that keeps failing is set aside, and tried again later: after `max_failures` in a row it rests for
+retry_after · 2^k, where k counts its rests since its last good answer; after a rest one more failure sends it to the
+next.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ Kind = Literal[
     "tried again",
     "evaluation",
     "metrics",
+    "weights",
     "restart",
 ]
 _QUIET: frozenset[str] = frozenset({"joined", "came back", "tried again", "restart"})

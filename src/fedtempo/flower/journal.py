@@ -1,10 +1,11 @@
-"""What the server's bookkeeping was told, so that it can be told again: the same rule gives the same rounds.
+"""What is written down of a run, line by line: rounds with the events before them, faults, measures of models.
 
-A line is (time, kind, client, job number). After a restart of the server, what was out and what had arrived without
-being taken has failed: models of such updates are not kept. An update that was refused when its round made the model
-is in no round.
+    event      [time, kind, client, job number]: what happened, as the server heard of it
+    measure    [time, name, client, value]: a number of a client, where the waiting rule needs it
 
-What is written down of a run, line by line: rounds with what was told before they ended, faults, measures.
+From the same lines the same rule makes the same rounds (`replay_events`). After a restart of the server, what was out
+and what had arrived without being taken has failed: models of such updates are not kept. An update that was refused
+when its round made the model is in no round.
 
 The same lines are kept in memory and, where there is a folder, in `rounds.jsonl`. In memory they are plain tuples,
 which Python's garbage collector soon lets alone; records are made of them when they are asked for.
@@ -13,61 +14,60 @@ which Python's garbage collector soon lets alone; records are made of them when 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from flwr.app import MetricRecord
 
-from fedtempo.clock.events import Arrived, Deadline, Event, Failed, Job, Joined, Left, Round, Tick
+from fedtempo.clock.events import Arrived, Deadline, Event, Failed, Joined, Left, Round, Tick
 from fedtempo.clock.server import Server
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND
 from fedtempo.flower.faults import Fault
+from fedtempo.flower.measures import MEASURES, MeasuredServer
 from fedtempo.flower.result import RoundRecord, UpdateRecord
 from fedtempo.schemes.named import Scheme
 
-RESTART, REFUSED, LEFT = "restart", "refused", "left"
+RESTART, REFUSED = "restart", "refused"
 _KINDS: dict[type, str] = {
     Arrived: "arrived",
     Failed: "failed",
-    Left: LEFT,
+    Left: "left",
     Joined: "joined",
     Deadline: "deadline",
 }
 
 
 class LoggedEvent(NamedTuple):
-    """One thing that the server was told."""
+    """One thing that happened, as the server heard of it."""
 
     time: Tick
     kind: str
     client: int = -1
     job: int = -1
 
-
-class LoggingServer(Server):
-    """The simulator's server, which notes what it is told."""
-
-    changes = 0
-    """How often somebody has come or gone."""
-    note_told: Callable[[LoggedEvent], None] = staticmethod(lambda told: None)
-
-    def handle(self, event: Event, now: Tick) -> tuple[Round | None, tuple[Job, ...]]:
-        if isinstance(event, (Arrived, Failed)):
-            self.note_told(LoggedEvent(now, _KINDS[type(event)], event.job.client, event.job.number))
-        else:
-            self.changes += isinstance(event, (Joined, Left))
-            self.note_told(LoggedEvent(now, _KINDS[type(event)], getattr(event, "client", -1)))
-        return super().handle(event, now)
-
     @classmethod
-    def restored(cls, rule: WaitingRule, snapshot: Mapping[str, Any]) -> LoggingServer:
-        """The server that a snapshot was taken of."""
-        server = cls.restore(rule, snapshot)
-        assert isinstance(server, LoggingServer)
-        return server
+    def of(cls, event: Event, now: Tick) -> LoggedEvent:
+        """The event in the log."""
+        if isinstance(event, (Arrived, Failed)):
+            return cls(now, _KINDS[type(event)], event.job.client, event.job.number)
+        return cls(now, _KINDS[type(event)], getattr(event, "client", -1))
+
+
+class LoggedMeasure(NamedTuple):
+    """A number of a client that the rule needs, from when the server knew it."""
+
+    time: Tick
+    name: str
+    client: int
+    value: float
+
+
+def _logged(row: Sequence[Any]) -> LoggedEvent | LoggedMeasure:
+    return LoggedMeasure(*row) if row[1] in MEASURES else LoggedEvent(*row)
 
 
 def restarted(snapshot: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,18 +76,31 @@ def restarted(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     return {**snapshot, "in_flight": out, "arrived": []}
 
 
-def replay_events(rule: WaitingRule, first: Iterable[int], told: Iterable[LoggedEvent]) -> list[Round]:
-    """The rounds that the rule makes of it, when these clients are there at the start."""
-    server = Server(rule, first, unit=NANOSECOND)
+def replay_events(
+    rule: WaitingRule,
+    first: Iterable[int],
+    events: Iterable[LoggedEvent | LoggedMeasure],
+    *,
+    known: Iterable[LoggedMeasure] = (),
+    seed: int = 0,
+) -> list[Round]:
+    """The rounds that the rule makes of it, when these clients are there at the start and so much is known of them."""
+    server: Server = MeasuredServer(rule, first, unit=NANOSECOND, seed=seed)
+    for _, name, client, value in known:
+        server.note(name, client, value)
     server.start(0)
     rounds: list[Round] = []
-    for time, kind, client, number in told:
+    for logged in events:
+        if isinstance(logged, LoggedMeasure):
+            server.note(logged.name, logged.client, logged.value)
+            continue
+        time, kind, client, number = logged
         if kind == REFUSED:
             left = tuple(job for job in rounds[-1].jobs if (job.client, job.number) != (client, number))
             rounds[-1] = rounds[-1]._replace(jobs=left)
             continue
         if kind == RESTART:
-            server = Server.restore(rule, restarted(server.snapshot()))
+            server = MeasuredServer.restore(rule, restarted(server.snapshot()))
             continue
         event = _event(server, kind, client, number)
         closed = server.handle(event, time)[0] if event is not None else None
@@ -124,9 +137,12 @@ class Journal:
         self.importance: tuple[float, ...] = ()
         self.first: tuple[int, ...] = ()
         """The clients that were there at the start."""
+        self.known: tuple[LoggedMeasure, ...] = ()
+        """What the server knew of them before the start."""
+        self.seed = 0
         self.faults: list[Fault] = []
         self._rounds: list[tuple[Any, ...]] = []
-        self._told: list[tuple[Any, ...]] = []
+        self._events: list[tuple[Any, ...]] = []
         self._measured: dict[Measured, dict[int, dict[str, Any]]] = {"train": {}, "evaluate": {}, "server": {}}
         self._on_disk = on_disk
         self._lines: list[str] = []
@@ -152,9 +168,16 @@ class Journal:
         return [_round(row) for row in self._rounds]
 
     @property
-    def told(self) -> list[LoggedEvent]:
-        """What the server was told."""
-        return [LoggedEvent(*row) for row in self._told]
+    def events(self) -> list[LoggedEvent | LoggedMeasure]:
+        """What the server heard."""
+        return [_logged(row) for row in self._events]
+
+    def rounds_since_change(self) -> list[RoundRecord]:
+        """The rounds that have ended since somebody last came or left."""
+        changes = (row[0] for row in reversed(self._events) if row[1] in ("joined", "left"))
+        last = next(changes, -1)
+        first = bisect_right(self._rounds, last, key=lambda row: int(row[2]))
+        return [_round(row) for row in self._rounds[first:]]
 
     def measured(self, whose: Measured) -> dict[int, MetricRecord]:
         """Measures by round."""
@@ -164,27 +187,28 @@ class Journal:
         """Whether there are measures of this round."""
         return server_round in self._measured[whose]
 
-    def begin(self, first: Iterable[int]) -> None:
-        """Training starts with these clients."""
-        self.first = tuple(sorted(first))
-        self._line(first=self.first)
+    def begin(self, first: Iterable[int], known: Iterable[LoggedMeasure] = (), seed: int = 0) -> None:
+        """Training starts with these clients, and with what is known of them."""
+        self.first, self.known, self.seed = tuple(sorted(first)), tuple(known), seed
+        more: dict[str, Any] = {"measures": self.known} if self.known else {}
+        self._line(first=self.first, **more, **({"seed": seed} if seed else {}))
 
-    def log(self, told: LoggedEvent) -> None:
-        """The server is told something; it is written with the round that it leads to."""
-        self._told.append(tuple(told))
+    def log(self, event: LoggedEvent | LoggedMeasure) -> None:
+        """The server hears something; it is written with the round that it leads to."""
+        self._events.append(tuple(event))
 
     def round(self, closed: RoundRecord) -> None:
         """A round has ended."""
-        row = (*closed[:3], tuple(map(tuple, closed.updates)), closed.contributors)
+        row = (*closed[:3], tuple(update.row for update in closed.updates), closed.contributors)
         self._rounds.append(row)
-        self._line(round=row, told=self._told[self._written :])
-        self._written = len(self._told)
+        self._line(round=row, told=self._events[self._written :])
+        self._written = len(self._events)
 
-    def tell_rest(self) -> None:
-        """Write down what was told after the last round."""
-        if self._written < len(self._told):
-            self._line(told=self._told[self._written :])
-            self._written = len(self._told)
+    def write_rest(self) -> None:
+        """Write down what happened after the last round."""
+        if self._written < len(self._events):
+            self._line(told=self._events[self._written :])
+            self._written = len(self._events)
 
     def fault(self, fault: Fault) -> None:
         """Something went wrong."""
@@ -209,7 +233,7 @@ class Journal:
                 raise InputError(
                     f"rounds.jsonl: line {place} cannot be read ({error}); choose another folder"
                 ) from None
-            self._told += map(tuple, what.get("told", ()))
+            self._events += map(tuple, what.get("told", ()))
             if "round" in what:
                 self.round(_round(what["round"]))
             elif "fault" in what:
@@ -218,8 +242,9 @@ class Journal:
                 whose, server_round, record = what["measured"]
                 self.measure(whose, server_round, MetricRecord(record))
             elif "first" in what:
-                self.begin(what["first"])
-        self._written = len(self._told)
+                known = (LoggedMeasure(*row) for row in what.get("measures", ()))
+                self.begin(what["first"], known, what.get("seed", 0))
+        self._written = len(self._events)
         self._on_disk = on_disk
 
 

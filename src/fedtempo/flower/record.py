@@ -1,10 +1,11 @@
 """What really happened, in the simulator's own format: a timeline, the weights that were used, the clients' times.
 
 The timeline is in nanoseconds; ω_i(n) includes clipping, so that θ^{n+1} = θ^n + η_g Σ ω_i(n) Δ_i holds as it stands,
-or what the scheme's server rule makes of it. Times are rounded up to whole milliseconds. `replay` makes the model of a
-recorded run by the oracle: Algorithm 1 on the recorded timeline, with the recorded weights and server rule.
+or what the scheme's server rule makes of it. Times are rounded up to whole milliseconds.
 
-A folder from somebody else runs no code: what its scheme names is imported only if the user names it too.
+`Record.replay_events` asks the waiting rule again; `replay` trains the model again by the oracle: Algorithm 1 on the
+recorded timeline, with the recorded weights and server rule. A folder from somebody else runs no code: what its scheme
+names is imported only if the user names it too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedtempo.clock.trace import TraceTimes
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND
 from fedtempo.flower.faults import Fault
-from fedtempo.flower.journal import Journal, LoggedEvent, replay_events
+from fedtempo.flower.journal import Journal, LoggedEvent, LoggedMeasure, replay_events
 from fedtempo.flower.result import Result, RoundRecord
 from fedtempo.flower.state import RunFolder
 from fedtempo.registry import NotImported, only_named
@@ -78,8 +79,8 @@ class Record:
     server_lr: float
     first: tuple[int, ...]
     """The clients that were there at the start."""
-    told: tuple[LoggedEvent, ...]
-    """What the server was told, in order."""
+    events: tuple[LoggedEvent | LoggedMeasure, ...]
+    """What the server heard, in order."""
     sent: I64
     """[updates] when each job that a round has taken was sent, in nanoseconds."""
     arrived: I64
@@ -88,6 +89,16 @@ class Record:
     """[updates] bytes of its arrays as Flower carried them; 0 where an older version did not count them."""
     faults: tuple[Fault, ...]
     """What went wrong, in order."""
+    known: tuple[LoggedMeasure, ...] = ()
+    """What the server knew of the clients at the start, where the rule needs that."""
+    seed: int = 0
+    """Of the rule's draws."""
+
+    @property
+    def told(self) -> tuple[LoggedEvent | LoggedMeasure, ...]:
+        """The old name of `events`."""
+        compat.warn("Record.told", "Record.events")
+        return self.events
 
     def retold(self) -> Timeline:
         """The old name of `replay_events`."""
@@ -95,8 +106,9 @@ class Record:
         return self.replay_events()
 
     def replay_events(self) -> Timeline:
-        """The rounds that the waiting rule makes when it is told again what it was told."""
-        rounds = replay_events(self.scheme.waiting, self.first, self.told)[: self.timeline.num_rounds]
+        """The rounds that the waiting rule makes when the same happens again."""
+        rule, known = self.scheme.waiting, self.known
+        rounds = replay_events(rule, self.first, self.events, known=known, seed=self.seed)[: self.timeline.num_rounds]
         jobs = [job for closed in rounds for job in closed.jobs]
         return Timeline(
             unit=NANOSECOND,
@@ -106,6 +118,7 @@ class Record:
             client=np.array([job.client for job in jobs], dtype=np.int32),
             base=np.array([job.base for job in jobs], dtype=np.int32),
             job=np.array([job.number for job in jobs], dtype=np.int32),
+            draws=np.array([job.draws for job in jobs], dtype=np.int32) if rule.counts_draws else None,
         )
 
     def numbered(self, numbers: Mapping[str, int]) -> Record:
@@ -133,11 +146,19 @@ class Record:
             importance[new[i]] = self.importance[i]
         return replace(
             self,
-            timeline=replace(line, num_clients=count, client=client[order], base=line.base[order], job=line.job[order]),
+            timeline=replace(
+                line,
+                num_clients=count,
+                client=client[order],
+                base=line.base[order],
+                job=line.job[order],
+                draws=None if line.draws is None else line.draws[order],
+            ),
             weights=RecordedWeights(self.weights.values[order], self.weights.offsets),
             names=tuple(shown),
             importance=tuple(importance),
-            told=(),
+            events=(),
+            known=(),
             first=(),
             sent=self.sent[order],
             arrived=self.arrived[order],
@@ -174,7 +195,8 @@ def _of(journal: Journal) -> Record:
     rounds = journal.rounds
     if not any(closed.updates for closed in rounds):
         raise InputError("no round took an update, so there is nothing to record; train for longer")
-    line = _timeline(rounds, len(journal.names))
+    scheme = journal.scheme if isinstance(journal.scheme, Scheme) else scheme_of(journal.scheme)
+    line = _timeline(rounds, len(journal.names), draws=scheme.waiting.counts_draws)
     line.validate()
     updates = [update for closed in rounds for update in closed.updates]
     rows: dict[int, list[Fraction]] = {}
@@ -183,7 +205,7 @@ def _of(journal: Journal) -> Record:
         rows.setdefault(update.client, []).append(Fraction(max(lasted, 1), 1000))
     active = sorted(rows)
     return Record(
-        scheme=journal.scheme if isinstance(journal.scheme, Scheme) else scheme_of(journal.scheme),
+        scheme=scheme,
         timeline=line,
         weights=RecordedWeights(np.array([update.weight * update.clipped for update in updates]), line.offsets),
         times=TraceTimes([rows[i] for i in active], names=[journal.names[i] for i in active]),
@@ -191,15 +213,17 @@ def _of(journal: Journal) -> Record:
         names=journal.names,
         server_lr=journal.server_lr,
         first=journal.first,
-        told=tuple(journal.told),
+        events=tuple(journal.events),
         sent=np.array([update.sent for update in updates], dtype=np.int64),
         arrived=np.array([update.arrived for update in updates], dtype=np.int64),
         bytes_up=np.array([update.bytes_up for update in updates], dtype=np.int64),
         faults=tuple(journal.faults),
+        known=journal.known,
+        seed=journal.seed,
     )
 
 
-def _timeline(rounds: list[RoundRecord], clients: int) -> Timeline:
+def _timeline(rounds: list[RoundRecord], clients: int, *, draws: bool) -> Timeline:
     updates = [update for closed in rounds for update in closed.updates]
     return Timeline(
         unit=NANOSECOND,
@@ -209,6 +233,7 @@ def _timeline(rounds: list[RoundRecord], clients: int) -> Timeline:
         client=np.array([update.client for update in updates], dtype=np.int32),
         base=np.array([update.base for update in updates], dtype=np.int32),
         job=np.array([update.job for update in updates], dtype=np.int32),
+        draws=np.array([update.draws for update in updates], dtype=np.int32) if draws else None,
     )
 
 

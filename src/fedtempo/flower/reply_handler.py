@@ -1,7 +1,8 @@
-"""The server's desk: it makes messages of jobs, and of replies, silence and comings and goings the events of the clock.
+"""Messages are made of jobs here, and events of the clock of what comes back, of silence, and of who comes and goes.
 
 Arrived     an update that may enter, with Δ_i in `contributions` until a round takes it
-Failed      anything else that came of a job; the waiting rule sends it again, and its time counts with the next update
+Failed      anything else that came of a job; the waiting rule sends it again, and its time counts with the next
+update
 Left        the client's node is gone, or the client is set aside
 Joined      a node is there that was not, or a client's rest is over
 """
@@ -9,6 +10,7 @@ Joined      a node is there that was not, or a client's rest is over
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -20,8 +22,11 @@ from fedtempo.flower.clock import TransportCosts, seconds
 from fedtempo.flower.estimates import MEMORY, Estimates
 from fedtempo.flower.faults import Faults, Kind, RetryPolicy
 from fedtempo.flower.settings import Settings
+from fedtempo.flower.transport import Reply, Stray
 from fedtempo.flower.validator import Contribution, Refused, ReplyValidator
 from fedtempo.flower.versions import Versions
+
+_ORDER = {Arrived: 0, Failed: 1, Left: 2, Joined: 3}
 
 
 class Held(NamedTuple):
@@ -31,7 +36,7 @@ class Held(NamedTuple):
     arrived: Tick
 
 
-class TrainReplyHandler:
+class ReplyHandler:
     """What is known of the clients, and what they have sent."""
 
     def __init__(
@@ -48,6 +53,7 @@ class TrainReplyHandler:
         self._settings, self._versions, self._estimates = settings, versions, estimates
         self._faults, self._costs = faults, costs
         self._config, self._timeout = train_config, timeout
+        self._loss_key = settings.loss_key if "loss" in settings.rule.needs else None
         self._overheads: dict[int, tuple[int, float]] = {}
         self.registry = ClientRegistry()
         self.retries = RetryPolicy(settings.max_failures, settings.retry_after)
@@ -55,6 +61,8 @@ class TrainReplyHandler:
             settings.examples_key, clip_norm=settings.clip_norm, norm_limit=settings.norm_limit
         )
         self.contributions: dict[Job, Held] = {}
+        self.losses: dict[int, float] = {}
+        """The last loss that each client has reported, where the rule needs it."""
         self.server_round = 0
         """Rounds that took updates so far."""
         self.identities_changed = False
@@ -86,12 +94,28 @@ class TrainReplyHandler:
             content=content, dst_node_id=node, message_type=kind, ttl=self._timeout, group_id=str(server_round)
         )
 
-    def opened(self, job: Job, reply: Message, now: Tick) -> Sequence[Event]:
+    def read(self, reply: Reply | Stray, now: Tick) -> Sequence[Event]:
+        """What a reply amounts to, or that none came."""
+        if isinstance(reply, Stray):
+            self._note_stray(reply, now)
+            return ()
+        job, message = reply
+        if message is None:
+            events = self.lost(job, "deadline", f"no answer within {self._timeout:g} s", now)
+        else:
+            events = self._opened(job, message, now)
+        self.gone(job)
+        return events
+
+    def _opened(self, job: Job, message: Message, now: Tick) -> Sequence[Event]:
         """An update that may enter, or a failure; or the discovery that the client is one that is known."""
         with self._costs.part("admission"):
-            found = self.validator.admit(reply, self._versions.base(job.base))
+            found = self.validator.admit(message, self._versions.base(job.base))
         if isinstance(found, Refused):
-            return self.lost(job, "error" if reply.has_error() else "refused", found.reason, now)
+            return self.lost(job, "error" if message.has_error() else "refused", found.reason, now)
+        loss = found.metrics.get(self._loss_key or "")
+        if self._loss_key is not None and not isinstance(loss, (int, float)):
+            return self.lost(job, "refused", f"the reply's metrics have no number {self._loss_key!r}", now)
         before = self.registry.identity(job.client)
         changes = self.registry.introduce(job.client, named(found.metrics, self._settings.identity_key))
         self.identities_changed |= before != self.registry.identity(job.client)
@@ -100,6 +124,9 @@ class TrainReplyHandler:
             return events  # the number was a stranger's: its update is not taken
         self.retries.worked(job.client)
         self._estimates.answered(job, now, found.examples)
+        if isinstance(loss, (int, float)) and self._loss_key is not None:
+            most = sys.float_info.max  # a loss that is no number is the highest: JSON has no infinity
+            self.losses[job.client] = most if math.isnan(loss) else max(-most, min(float(loss), most))
         self._measure(job.client, now - job.sent, found)
         self.contributions[job] = Held(found, now)
         return [Arrived(job), *events]
@@ -129,16 +156,17 @@ class TrainReplyHandler:
         """The job's base is no longer needed for it."""
         self._versions.release(job.base)
 
-    def stray(self, job: Job | None, kind: Kind, reply: Message, now: Tick) -> None:
+    def _note_stray(self, stray: Stray, now: Tick) -> None:
         """Note an answer that is not taken; an error after a failure that is known says nothing."""
+        kind, job, message = stray
         if job is None:
-            self.note(now, -1, kind, f"a reply of node {reply.metadata.src_node_id} to a message that was not sent")
-        elif not reply.has_error():
+            self.note(now, -1, kind, f"a reply of node {message.metadata.src_node_id} to a message that was not sent")
+        elif not message.has_error():
             words = "answered twice" if kind == "double" else "answered after it was given up"
             self.note(now, job.client, kind, f"job {job.number} from version {job.base} {words}; it is not taken")
 
-    def listed(self, nodes: Iterable[Node], now: Tick) -> Sequence[Event]:
-        """Who has come and gone."""
+    def come_and_gone(self, nodes: Iterable[Node], now: Tick) -> Sequence[Event]:
+        """Who has come and gone, when these nodes are connected."""
         return self._changed(self.registry.look(nodes), now)
 
     def _changed(self, changes: Sequence[Change], now: Tick) -> list[Event]:
@@ -152,7 +180,7 @@ class TrainReplyHandler:
                 events.append(Joined(client) if there else Left(client))
         return events
 
-    def due(self, now: Tick) -> Sequence[Event]:
+    def rested(self, now: Tick) -> Sequence[Event]:
         """Clients whose rest is over."""
         events: list[Event] = []
         for client in self.retries.due(now):
@@ -161,7 +189,22 @@ class TrainReplyHandler:
                 events.append(Joined(client))
         return events
 
-    @property
-    def next_due(self) -> Tick | None:
-        """When the next rest ends."""
-        return self.retries.next_due
+
+def in_order(events: list[Event]) -> list[Event]:
+    """What is found at one time, as the rule hears of it: arrivals by client, then failures, leavings, joinings."""
+    if len(events) < 2:
+        return events
+    left = {event.client: place for place, event in enumerate(events) if isinstance(event, Left)}
+    return sorted((event for place, event in enumerate(events) if not _overtaken(event, place, left)), key=_place)
+
+
+def _overtaken(event: Event, place: int, left: dict[int, int]) -> bool:
+    """Whether an event says nothing any more, since its client has left: at the same time, or later in the list."""
+    if isinstance(event, Joined):
+        return left.get(event.client, -1) > place
+    return isinstance(event, Failed) and event.job.client in left
+
+
+def _place(event: Event) -> tuple[int, int]:
+    client = event.job.client if isinstance(event, (Arrived, Failed)) else getattr(event, "client", -1)
+    return _ORDER.get(type(event), 4), client

@@ -35,6 +35,13 @@ class UpdateRecord(NamedTuple):
     """Factor by which its norm was clipped, 1 if it was not."""
     bytes_up: int = 0
     """Bytes of its arrays as Flower carried them; 0 in records of versions that did not count them."""
+    draws: int = 1
+    """How often its client was drawn for this job; `weight` counts them."""
+
+    @property
+    def row(self) -> tuple[float, ...]:
+        """The update in the journal; draws are written where there are several."""
+        return tuple(self) if self.draws > 1 else tuple(self)[:-1]
 
     @property
     def duration(self) -> float:

@@ -1,18 +1,23 @@
-"""ω_i(n), the weights that a round uses: the simulator's weight rules, told what the server knows of its clients.
+"""ω_i(n), the weights that a round uses: the simulator's weight rules, with what the server knows of its clients.
 
-    p_i = v_i / Σ_j v_j        over the clients j that are there; v: what was given by identity, else examples
+    ω_i(n) = d_i × draws × s(n − ρ_i(n))
+    p_i    = v_i / Σ_j v_j        over the clients j that are there; v: what was given by identity, else examples
 
-With given times the participation is the simulator's own closed form or limit cycle; else it is estimated. Clients that
-are not among the given names count as the middle one of these; names that nobody has are said in the log, once, when
-every client that is there has answered, for a client may be named by its answers alone.
+d_i follows from p_i and participation: the simulator's with given times (closed form or limit cycle); the rule's closed
+form where the durations of jobs do not matter to it (`synchronous`); else estimated. A scheme that brings weights of
+its own has these: its tracker is shown the rounds since clients came or went. In a round that they do not fit, since a
+client is missing, d_i is used, and a fault says so.
 
-When the estimates say that a wait makes no sense, the log says so in words, once, and what to change.
+Clients that are not among the given names count as the middle one of these; names that nobody has are said in the log,
+once, when every client that is there has answered, for a client may be named by its answers alone. When the estimates
+say that a wait makes no sense, the log says so in words, once, and what to change.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -21,14 +26,16 @@ from numpy.typing import NDArray
 
 from fedtempo.clock.events import Round
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.rules import WaitForAll, WaitForSome
-from fedtempo.clock.ticks import Exact, positive
+from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import FixedTimes, Floats
-from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
+from fedtempo.flower.clock import NANOSECOND
 from fedtempo.flower.estimates import Clients, Estimates
+from fedtempo.flower.measures import shares
+from fedtempo.flower.result import RoundRecord
+from fedtempo.flower.settings import Settings, of_names
 from fedtempo.weighting.long_run import LongRun, Participation
-from fedtempo.weighting.weight_rules import WeightRule
+from fedtempo.weighting.weight_rules import Tracker
 
 log = logging.getLogger("flwr")
 
@@ -39,8 +46,7 @@ class _Shares(Importance):
     """p_i as floats; rationals only where they are asked for."""
 
     def __init__(self, values: Floats) -> None:
-        scaled = values / values.max()  # so that the sum of large ones is finite
-        self.values = scaled / scaled.sum()
+        self.values = shares(values)
 
     @property
     def exact(self) -> tuple[Fraction, ...]:
@@ -53,23 +59,28 @@ class RoundWeights:
 
     def __init__(
         self,
-        rule: WeightRule,
-        waiting: WaitingRule,
+        settings: Settings,
         estimates: Estimates,
         identity: Callable[[int], str],
         *,
-        importance: Mapping[str, Exact] | None,
-        times: Mapping[str, Exact] | None,
+        rounds: Callable[[], list[RoundRecord]],
+        misfit: Callable[[Round, str], None],
     ) -> None:
-        self._rule, self._waiting, self._estimates, self._identity = rule, waiting, estimates, identity
-        self._importance = _positive(importance, "importance")
-        self._times = _positive(times, "times")
+        """`rounds`: those since somebody came or left; `misfit` is called with a round that a tracker refuses."""
+        self._rule, self._waiting = settings.weights, settings.rule
+        self._importance, self._times = settings.importance, settings.times
+        self._estimates, self._identity, self._rounds, self._misfit = estimates, identity, rounds, misfit
+        self._tracks = settings.tracked
         self._there: tuple[int, tuple[int, ...]] | None = None
         self._who: Clients = np.zeros(0, dtype=np.int64)
         self._place: dict[int, int] = {}
         self._shares: _Shares | None = None
         self._examples_seen = -1
-        self._known: Participation | None = None
+        self._track: Tracker | None = None
+        self._known: list[tuple[int, Participation]] = []
+        """With given times: the first round of each stage, and participation in it."""
+        self._order: list[int] | None = None
+        self._closed: Participation | None = None
         self._numbers = 0
         """How many clients have been seen."""
         self._names_checked = False
@@ -82,13 +93,17 @@ class RoundWeights:
         self._who = np.array(sorted(there), dtype=np.int64)
         self._place = {client: place for place, client in enumerate(self._who.tolist())}
         self._numbers = max(self._numbers, int(self._who[-1]) + 1)
-        self._shares = None
-        if self._times is not None:
-            names = [self._identity(int(client)) for client in self._who]
-            times = FixedTimes(_named(self._times, names))
-            few = isinstance(self._waiting, WaitForSome) and self._waiting.size > len(names)
-            waiting = WaitForAll() if few else self._waiting
-            self._known = LongRun(waiting, times, Importance(None, len(names))).participation
+        self._shares, self._track, self._known, self._order = None, None, [], None
+
+    def check(self, clients: Set[int]) -> None:
+        """Refuse, before anything is sent, what cannot be weighed with these clients."""
+        self._there = 0, ()
+        self._look_up(clients)
+        importance = self._importance_now()
+        if self._tracks:
+            self._rule.check(LongRun(self._waiting, self._durations(), importance))
+        else:
+            self._rule.base(importance, self._participation(None))
 
     def applied(self, closed: Round, clients: Set[int], changes: int) -> list[float]:
         """ω_i(n) of a round's jobs, when these clients are there; `changes` counts how often they have changed."""
@@ -100,26 +115,117 @@ class RoundWeights:
         if not self._names_checked and self._estimates.have_answered(self._who):
             self._names_checked = True
             self._check_names()
-        participation = self._known if self._known is not None else self._estimates.participation(self._who, closed)
-        base, _ = self._rule.base(self._importance_now(), participation)
-        own = base[[self._place[i] for i in contributors]]
+        importance = self._importance_now()
+        own = self._tracked(closed) if self._tracks else None
+        if own is None:
+            base, _ = self._rule.base(importance, self._participation(closed))
+            own = base[[self._place[i] for i in contributors]]
         staleness: NDArray[Any] = np.array([closed.number - job.base for job in closed.jobs], dtype=np.int64)
         draws = np.array([job.draws for job in closed.jobs])
         weights: list[float] = (own * self._rule.discount(staleness) * draws).tolist()
         return weights
+
+    # -- participation
+
+    def _participation(self, closed: Round | None) -> Participation:
+        """Draws a round of those who are there, when this round takes its updates."""
+        waiting, clients = self._waiting, len(self._who)
+        if waiting.by_training:
+            draws = waiting.draws_a_round(clients)
+            if draws is not None and not self._rule.needs_shares:
+                return Participation(np.full(clients, float(draws) / clients), None, "closed form")
+        elif self._times is not None:
+            with suppress(InputError):  # fewer clients than the rule can do with: some have left
+                return self._with_given_times(0 if closed is None else closed.number)
+        elif waiting.synchronous and (found := self._closed_form()) is not None:
+            return found
+        return self._estimates.participation(self._who, closed)
+
+    def _with_given_times(self, number: int) -> Participation:
+        """The simulator's, of the stage that round `number` is in."""
+        if not self._known:
+            times, importance = self._durations(), Importance(None, len(self._who))
+            if "importance" in self._waiting.needs:
+                importance = self._importance_now()
+            self._known = [
+                (first, LongRun(rule.simplified(times.num_clients), times, importance).participation)
+                for first, rule in self._waiting.in_stages()
+            ]
+        return next(found for first, found in reversed(self._known) if first <= number)
+
+    def _closed_form(self) -> Participation | None:
+        """What is known of a rule to which the order of its clients' times matters at most."""
+        order = self._times_in_order() if "mean_time" in self._waiting.needs else [1] * len(self._who)
+        if order != self._order:
+            self._order = order
+            rule = self._waiting.simplified(len(order))
+            form = rule.closed_form(FixedTimes(order), self._importance_now())
+            share = None if form is None else form.share
+            self._closed = None if share is None else Participation(share, None, "closed form")
+        return self._closed
+
+    def _times_in_order(self) -> list[int]:
+        """Places of the clients when they are ordered by time; those that have not answered are first."""
+        times = [self._estimates.time(int(client)) or 0.0 for client in self._who]
+        places = {time: place for place, time in enumerate(sorted(set(times)), 1)}
+        return [places[time] for time in times]
+
+    def _durations(self) -> FixedTimes:
+        """The times that were given, or any where none were: then nothing but their order matters."""
+        if self._times is None:
+            return FixedTimes(self._times_in_order())
+        return FixedTimes(of_names(self._times, [self._identity(int(client)) for client in self._who]))
+
+    # -- weights that follow from the rounds
+
+    def _tracked(self, closed: Round) -> Floats | None:
+        """What stands in d_i's place; None in a round that it does not fit."""
+        if self._track is None:
+            self._track = self._rule.tracker(self._importance_now(), len(self._who))
+            for earlier in self._rounds():
+                with suppress(InputError):
+                    self._show(earlier.number, ((update.client, update.draws) for update in earlier.updates))
+        try:
+            return self._show(closed.number, ((job.client, job.draws) for job in closed.jobs))
+        except InputError as error:
+            self._misfit(closed, str(error))
+            return None
+
+    def _show(self, number: int, taken: Iterable[tuple[int, int]]) -> Floats:
+        rows = np.array([(self._place[client], draws) for client, draws in taken if client in self._place])
+        client, draws = rows.reshape(-1, 2).T.astype(np.int32)
+        line = Timeline(
+            unit=NANOSECOND,
+            num_clients=len(self._who),
+            ends=np.array([number + 1], dtype=np.int64),
+            offsets=np.array([0, len(client)], dtype=np.int64),
+            client=client,
+            base=np.full(len(client), number, dtype=np.int32),
+            job=np.zeros(len(client), dtype=np.int32),
+            draws=draws if self._waiting.counts_draws else None,
+            first_round=number,
+            start=number,
+        )
+        assert self._track is not None
+        return self._track(line)
+
+    # -- importance
 
     def _importance_now(self) -> _Shares:
         """p_i of the clients that are there, made anew where they follow from examples and a number has changed."""
         changes = self._estimates.examples_changes if self._importance is None else 0
         if self._shares is None or self._examples_seen != changes:
             self._shares, self._examples_seen = _Shares(self._values(self._who)), changes
+            self._track = None
+            if "importance" in self._waiting.needs:
+                self._known, self._order = [], None
         return self._shares
 
     def _values(self, who: Clients) -> Floats:
         """v_i of these clients."""
         if self._importance is None:
             return self._estimates.examples(who)
-        return np.array([float(p) for p in _named(self._importance, [self._identity(int(i)) for i in who])])
+        return np.array([float(p) for p in of_names(self._importance, [self._identity(int(i)) for i in who])])
 
     def _check_names(self) -> None:
         """Say which names nobody has."""
@@ -137,30 +243,16 @@ class RoundWeights:
     def importance(self, clients: int) -> Floats:
         """p_i of clients 0 … `clients` − 1, normalised; 0 of those that have not contributed, once any has."""
         who = np.arange(clients)
-        shares = self._values(who)
+        values = self._values(who)
         contributed = self._estimates.contributed(who)
-        return _Shares(np.where(contributed, shares, 0.0) if contributed.any() else shares).values
+        return shares(np.where(contributed, values, 0.0) if contributed.any() else values)
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
 
 
-def _named(given: Mapping[str, Fraction], names: Sequence[str]) -> list[Fraction]:
-    """The values of these identities; the middle one of all for those that are not named."""
-    middle = sorted(given.values())[len(given) // 2]
-    return [given.get(name, middle) for name in names]
-
-
-def _positive(given: Mapping[str, Exact] | None, what: str) -> dict[str, Fraction] | None:
-    if given is None:
-        return None
-    if not given:
-        raise InputError(f"{what}: nothing is given; name at least one client, or leave {what} out")
-    return {str(name): positive(value, f"{what} of {name!r}") for name, value in given.items()}
-
-
-log = logging.getLogger("flwr")
+# -- advice on the wait
 
 FLOOR = 10.0
 """Seconds below which Flower's own round trip, 4 to 7 s of polling and starting a process, decides."""
@@ -182,7 +274,7 @@ def remarks(
     overhead: float,
     identity: Callable[[int], str],
 ) -> list[Remark]:
-    """What is to be said of a wait in seconds, with these client times, ⌈T_i/Δt⌉ and overhead of the carrier."""
+    """What is to be said of a wait in seconds, with these client times, ⌈T_i/Δt⌉ and overhead of the transport."""
     found = []
     floor = max(FLOOR, overhead)
     if wait < floor:

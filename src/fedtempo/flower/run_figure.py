@@ -21,6 +21,7 @@ from matplotlib.lines import Line2D
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.timeline import Timeline
 from fedtempo.flower.comparison import Comparison
+from fedtempo.flower.journal import LoggedMeasure
 from fedtempo.flower.record import Record
 from fedtempo.flower.run_tables import order_of
 from fedtempo.report.style import STYLE, ending_of, save_figure
@@ -124,11 +125,16 @@ def _real_jobs(record: Record) -> Jobs:
 
 def _out(record: Record, horizon: int) -> Sequence[tuple[int, int, int]]:
     """(client, sent, back) of the jobs that no round has taken; back at `horizon` if they are still out then."""
+    if not record.scheme.waiting.returns_to_contributors:
+        return ()  # whom the rule had chosen is not in the record
     line = record.timeline
     sent = dict.fromkeys(record.first, 0)
     back: dict[int, tuple[int, int]] = {}
     gone: set[int] = set()
-    for time, kind, client, job in record.told:
+    for event in record.events:
+        if isinstance(event, LoggedMeasure):
+            continue
+        time, kind, client, job = event
         if time > horizon:
             break
         if kind == "arrived":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
@@ -14,8 +14,7 @@ from typing import TypeVar, cast
 from flwr.app import Message, MetricRecord, RecordDict
 
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.rules import WaitForSome
-from fedtempo.clock.ticks import Exact, exact, positive
+from fedtempo.clock.ticks import exact, positive
 from fedtempo.clock.times import FixedTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
@@ -35,10 +34,12 @@ class Settings:
     scheme: Scheme
     weights: WeightRule
     server_lr: float
-    importance: Mapping[str, Exact] | None
-    times: Mapping[str, Exact] | None
+    seed: int
+    importance: Mapping[str, Fraction] | None
+    times: Mapping[str, Fraction] | None
     identity_key: str | None
     work_key: str | None
+    loss_key: str | None
     clip_norm: float | None
     norm_limit: float | None
     max_failures: int
@@ -52,7 +53,7 @@ class Settings:
     config_key: str
     examples_key: str
     train_metrics: MetricsFn
-    evaluate_metrics: MetricsFn
+    aggregate_evaluate: Callable[[int, Sequence[Message]], MetricRecord | None]
     fraction_evaluate: float
     min_evaluate_nodes: int
     min_nodes: int
@@ -70,8 +71,21 @@ class Settings:
     @property
     def nodes_needed(self) -> int:
         """How many nodes must be there for training to start."""
-        size = self.rule.size if isinstance(self.rule, WaitForSome) else 1
-        return max(self.min_nodes, size)
+        return max(self.min_nodes, self.rule.min_clients)
+
+    @cached_property
+    def tracked(self) -> bool:
+        """Whether weights follow from the rounds, as those that a scheme brings."""
+        return self.weights.tracker(Importance(None, 1), 1) is not None
+
+    def check_weights(self) -> None:
+        """Refuse weights that nobody can know."""
+        if self.rule.by_training and self.weights.needs_shares and not self.tracked:
+            raise InputError(
+                f"weights: how often {self.scheme} chooses a client follows from trained models, so that no "
+                f"{self.weights.label} weights are known; cure it, as CuredSampling({self.scheme}, window=8, "
+                "biased=2), or give weights='identical' and live with the bias"
+            )
 
     def check_times(self) -> None:
         """Refuse given times from which no weights follow."""
@@ -80,8 +94,9 @@ class Settings:
         importance = Importance(None, len(self.times))
         try:
             times = FixedTimes(self.times.values())
-            if self._can_run(times.num_clients):
-                self.weights.base(importance, LongRun(self.rule, times, importance).participation)
+            if self._can_run(times.num_clients) and not self.rule.by_training:
+                for _, rule in self.rule.in_stages():
+                    self.weights.base(importance, LongRun(rule, times, importance).participation)
         except InputError as error:
             names = ", ".join(list(self.times)[:5])
             raise InputError(
@@ -190,6 +205,12 @@ def by_identity(given: object, what: str) -> dict[str, Fraction]:
     if not given:
         raise InputError(f"{what}: nothing is given; name at least one client, or leave {what} out")
     return {str(name): positive(value, f"{what} of {name!r}") for name, value in given.items()}
+
+
+def of_names(given: Mapping[str, Fraction], names: Sequence[str]) -> list[Fraction]:
+    """The values of these identities; the middle one of all for those that are not named."""
+    middle = sorted(given.values())[len(given) // 2]
+    return [given.get(name, middle) for name in names]
 
 
 def clock_of(value: object) -> Clock:

@@ -29,7 +29,7 @@ from fedtempo.flower.arrays import Arrays
 from fedtempo.flower.client_registry import ClientRegistry
 from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.journal import Journal
-from fedtempo.flower.reply_handler import TrainReplyHandler
+from fedtempo.flower.reply_handler import ReplyHandler
 from fedtempo.flower.settings import Settings
 from fedtempo.flower.versions import Memory
 
@@ -205,7 +205,7 @@ class Saved(NamedTuple):
         kept: Memory = self.state["memory"]
         return kept
 
-    def take_up(self, handler: TrainReplyHandler, estimates: Estimates, journal: Journal) -> None:
+    def take_up(self, handler: ReplyHandler, estimates: Estimates, journal: Journal) -> None:
         """Know what that run knew."""
         state = self.state
         journal.read(self.lines)
@@ -263,7 +263,7 @@ class Saver:
         self,
         snapshot: dict[str, Any],
         arrays: Arrays,
-        handler: TrainReplyHandler,
+        handler: ReplyHandler,
         estimates: Estimates,
         journal: Journal,
         memory: Memory = (),

@@ -1,21 +1,20 @@
-"""What all strategies here share: Flower's FedAvg by its arguments and record keys, another loop inside `start`.
+"""The schemes as Flower strategies: one line changes in a server app.
 
-`num_rounds` counts aggregations: rounds that took at least one update. `timeout` is the deadline of each job, `until`
-the end of training, both in seconds of the server's clock.
+    FedAvg waits for all, AsyncFedAvg for the next, FedBuff for m updates, FedFix for Δt
 
-The schemes as Flower strategies: one line changes in a server app.
-
-FedAvg waits for all, AsyncFedAvg for the next, FedBuff for m updates, FedFix for Δt.
+They have the arguments and record keys of Flower's FedAvg, and another loop inside `start` (training.py). `num_rounds`
+counts aggregations: rounds that took at least one update. `timeout` is the deadline of each job, `until` the end of
+training, both in seconds of the server's clock.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
@@ -24,6 +23,7 @@ from fedtempo.clock.ticks import Exact, exact, positive, positive_int
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import Clock, WallClock, nanoseconds
 from fedtempo.flower.evaluation import EvaluateFn, weighted_mean
+from fedtempo.flower.measures import refuse_unmet
 from fedtempo.flower.result import Result
 from fedtempo.flower.settings import (
     MetricsFn,
@@ -71,6 +71,8 @@ class Options(TypedDict, total=False):
     times: Mapping[str, Exact] | None
     identity_key: str | None
     work_key: str | None
+    loss_key: str | None
+    seed: int
     clip_norm: float | None
     norm_limit: float | None
     max_failures: int
@@ -80,6 +82,31 @@ class Options(TypedDict, total=False):
     poll: Exact
     message: Callable[..., Message]
     clock: Clock | None
+
+
+_INSTEAD = {
+    "configure_train": "give start(train_config=…) what clients are to know, and a scheme of your own whom to choose",
+    "aggregate_train": "give server= what makes the model of contributions, weights= how much each counts, and "
+    "train_metrics_aggr_fn= what becomes of the metrics",
+    "configure_evaluate": "give start(evaluate_config=…) what clients are to know, and fraction_evaluate= how many",
+}
+"""Hooks of Flower's strategies that rounds of one client each cannot call, and what does their work here."""
+
+
+def _hooks() -> list[str]:
+    """The methods of Flower's FedAvg that are not called here."""
+    theirs = {name for cls in (flower.FedAvg, flower.Strategy) for name, each in vars(cls).items() if callable(each)}
+    ours = {"summary", "start", "aggregate_evaluate"}
+    return sorted(name for name in theirs - ours if not name.startswith("__"))
+
+
+def _refuse_hooks(whose: str, changed: Collection[str]) -> None:
+    for name in changed:
+        instead = _INSTEAD.get(name, "leave it out")
+        raise TypeError(
+            f"{whose} changes {name}, which is never called here: clients work at their own pace, and rounds are made "
+            f"of what has arrived. Instead, {instead}"
+        )
 
 
 class TimedStrategy(flower.FedAvg):
@@ -93,7 +120,9 @@ class TimedStrategy(flower.FedAvg):
     importance         by identity; without it, the number of examples that clients report
     times              seconds a job takes, by identity: weights follow from these, and nothing is estimated
     identity_key       reply metric that names a client, where nodes have no keys of their own
-    work_key           reply metric with a client's working seconds: shows the carrier's share of the round trip
+    work_key           reply metric with a client's working seconds: shows the transport's share of the round trip
+    loss_key           reply metric with a client's loss, for schemes that choose by it
+    seed               of the draws of schemes that sample clients
     clip_norm          largest norm of a contribution; longer ones are shortened to it (mixed by less where models are)
     norm_limit         contributions longer than this times the usual norm (of the first five: than this times the
                        longest so far or the model's own norm) are refused; None: never
@@ -102,8 +131,15 @@ class TimedStrategy(flower.FedAvg):
     checkpoint         folder from which a killed run goes on with ``start(…, resume=True)``
     checkpoint_every   rounds between two checkpoints
     poll               seconds between two looks for replies
-    message, clock     how messages are made and time is told, for tests
+    message, clock     how messages are made and where the time comes from, for tests
+
+    `summary`, `start` and `aggregate_evaluate` may be overridden; the other hooks of Flower's FedAvg are refused.
     """
+
+    def __init_subclass__(cls) -> None:
+        ours = [name for name in _hooks() if getattr(cls, name) is not getattr(TimedStrategy, name)]
+        _refuse_hooks(cls.__name__, ours)
+        super().__init_subclass__()
 
     def __init__(self, scheme: Scheme, **options: Unpack[Options]) -> None:
         known(options, Options.__annotations__, type(self).__name__)
@@ -147,7 +183,10 @@ class TimedStrategy(flower.FedAvg):
                 f"weights: {rule.label} follow from the rounds of a simulation; a server estimates its own, "
                 "use time-based"
             )
-        return Settings(
+        if self.scheme.own_weights is not None:
+            rule = rule.fitted(self.scheme.own_weights)
+        refuse_unmet(self.scheme.waiting, given.get("loss_key"))
+        settings = Settings(
             scheme=self.scheme,
             weights=rule,
             server_lr=float(positive(given.get("server_lr", 1.0), "server_lr")),
@@ -155,6 +194,8 @@ class TimedStrategy(flower.FedAvg):
             times=_maybe(by_identity, given.get("times"), "times"),
             identity_key=_maybe(key, given.get("identity_key"), "identity_key"),
             work_key=_maybe(key, given.get("work_key"), "work_key"),
+            loss_key=_maybe(key, given.get("loss_key"), "loss_key"),
+            seed=count(given.get("seed", 0), "seed"),
             clip_norm=_maybe(_real, given.get("clip_norm"), "clip_norm"),
             norm_limit=_maybe(_real, limit, "norm_limit"),
             max_failures=positive_int(given.get("max_failures", 3), "max_failures"),
@@ -168,11 +209,29 @@ class TimedStrategy(flower.FedAvg):
             config_key=self.configrecord_key,
             examples_key=self.weighted_by_key,
             train_metrics=self.train_metrics_aggr_fn,
-            evaluate_metrics=self.evaluate_metrics_aggr_fn,
+            aggregate_evaluate=self.aggregate_evaluate,
             fraction_evaluate=self.fraction_evaluate,
             min_evaluate_nodes=self.min_evaluate_nodes,
             min_nodes=max(self.min_available_nodes, self.min_train_nodes, 1),
         )
+        settings.check_weights()
+        return settings
+
+    def configure_train(self, *args: Any, **options: Any) -> NoReturn:
+        """Not called here: see the class."""
+        _not_a_part("configure_train", type(self).__name__)
+
+    def configure_evaluate(self, *args: Any, **options: Any) -> NoReturn:
+        """Not called here: see the class."""
+        _not_a_part("configure_evaluate", type(self).__name__)
+
+    def aggregate_train(self, *args: Any, **options: Any) -> NoReturn:
+        """Not called here: see the class."""
+        _not_a_part("aggregate_train", type(self).__name__)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """What clients' measures of a round come to; the replies all have content."""
+        return self.evaluate_metrics_aggr_fn([reply.content for reply in replies], self.weighted_by_key)
 
     def summary(self) -> None:
         """Log what the strategy is set to."""
@@ -213,9 +272,7 @@ class TimedStrategy(flower.FedAvg):
         if evaluate_fn is not None:
             function(evaluate_fn, "evaluate_fn")
         settings.check_times()
-        for name in ("configure_train", "configure_evaluate", "aggregate_train", "aggregate_evaluate"):
-            if getattr(type(self), name) is not getattr(flower.FedAvg, name):
-                log.warning("%s of %s is not called: rounds are made client by client", name, type(self).__name__)
+        _refuse_hooks(type(self).__name__, [name for name in _hooks() if name in vars(self)])
         log.info("Starting %s:", self.scheme)
         self.summary()
         training = Training(
@@ -239,6 +296,14 @@ class TimedStrategy(flower.FedAvg):
 def _maybe(read: Callable[[object, str], _Read], value: object, what: str) -> _Read | None:
     """What was given, or None."""
     return None if value is None else read(value, what)
+
+
+def _not_a_part(name: str, whose: str) -> NoReturn:
+    raise TypeError(
+        f"{name} of {whose} was called, as a strategy does that wraps another one, such as Flower's server-side "
+        f"differential privacy: it would make the rounds itself, and the scheme would not run. Call start of {whose}; "
+        "clip_norm= clips contributions here, and LocalDpMod works in the ClientApp"
+    )
 
 
 def _real(value: object, what: str) -> float:

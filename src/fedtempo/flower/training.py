@@ -1,30 +1,36 @@
-"""A training on Flower: the simulator's server and waiting rule, Flower as the carrier, and models.
+"""A training on Flower: `_rounds` is its loop, and the only place where the order of a round is written.
 
-    for each closed round n:   θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i;   save;   send θ^{n+1} to the contributors
+    θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i        or what the scheme's server rule makes of the contributions
 
-The scheme's server rule takes the sum's place where it has one.
+The server's bookkeeping and the waiting rule are the simulator's. What the loop calls:
 
-Everything that happens goes through `step` of the simulator's clock; models are here and nowhere below.
+    transport.py        Flower's Grid: messages out and in, timeouts, when to look
+    reply_handler.py    what a reply, a silence, a node that comes or goes means: an event
+    measures.py         what the waiting rule needs of the clients
+    round_weights.py    ω_i(n)
+    versions.py         θ^n, and the models from which jobs that are out started
+    journal.py          what is written down, line by line; state.py writes it, and the model, into a folder
+    evaluation.py       measures of the model, by the server and by clients, beside the training
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
-from fedtempo.clock.events import Event, Failed, Job, Joined, Left, Round, Tick
-from fedtempo.clock.transport import step
+from fedtempo.clock.events import Arrived, Deadline, Event, Failed, Job, Joined, Left, Round, Tick
 from fedtempo.flower.arrays import Arrays, model_of
 from fedtempo.flower.clock import NANOSECOND, TrainingClock, TransportCosts, seconds
 from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.evaluation import ClientEvaluation, Evaluated, EvaluateFn, Evaluator
 from fedtempo.flower.faults import Faults
-from fedtempo.flower.journal import LEFT, REFUSED, RESTART, Journal, LoggedEvent, LoggingServer, restarted
-from fedtempo.flower.reply_handler import TrainReplyHandler
+from fedtempo.flower.journal import REFUSED, RESTART, Journal, LoggedEvent, LoggedMeasure, restarted
+from fedtempo.flower.measures import KnownMeasures, MeasuredServer
+from fedtempo.flower.reply_handler import ReplyHandler, in_order
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.round_weights import RoundWeights, WaitAdvice, absences, remarks
 from fedtempo.flower.settings import Settings
@@ -36,7 +42,7 @@ log = logging.getLogger("flwr")
 
 
 class Training:
-    """One run, from the first model to the result. It is the carrier that its server sees."""
+    """One run, from the first model to the result."""
 
     def __init__(
         self,
@@ -66,7 +72,7 @@ class Training:
             self._bases: dict[Job, Arrays] = {}
             self._journal = Journal(scheme=settings.scheme, server_lr=settings.server_lr, on_disk=self._saver.active)
             self._costs, self._estimates = TransportCosts(), Estimates(settings.rule)
-            self._handler = TrainReplyHandler(
+            self._handler = ReplyHandler(
                 settings,
                 self._versions,
                 self._estimates,
@@ -77,20 +83,25 @@ class Training:
             )
             if found is not None:
                 found.take_up(self._handler, self._estimates, self._journal)
+            identity = self._handler.registry.identity
             self._round_weights = RoundWeights(
-                settings.weights,
-                settings.rule,
+                settings,
                 self._estimates,
-                self._handler.registry.identity,
-                importance=settings.importance,
-                times=settings.times,
+                identity,
+                rounds=self._journal.rounds_since_change,
+                misfit=self._misfit,
             )
+            self._known = KnownMeasures(settings, self._estimates, identity, self._handler.losses)
             self._wait_advice = WaitAdvice()
             self._evaluator = None if evaluate_fn is None else Evaluator(evaluate_fn)
             self._client_evaluation = ClientEvaluation(settings, self._handler, self._journal, evaluate_config)
         except BaseException:
             self._saver.release()
             raise
+        self._held: list[Event] = []
+        """What has happened outside of a look; the next one finds it."""
+        self._changes = 0
+        """How often somebody has come or gone."""
         self._unsaved = False
 
     # -- the run
@@ -101,11 +112,12 @@ class Training:
             if self._done and self._saver.found is not None:
                 self._evaluate_last(self._saver.found)
             else:
-                self._begin()
-                for closed in self._rounds():
-                    self._close(closed)
-                    if self._done:
-                        break
+                self._connect()
+                if self._saver.found is None:
+                    self._start()
+                else:
+                    self._restart(self._saver.found.server)
+                self._rounds()
                 self._end()
             done = f"{self._handler.server_round} rounds are done"
             return self._result(done if self._done else f"the time is over: {seconds(self._until or 0):g} s")
@@ -114,11 +126,52 @@ class Training:
             if self._evaluator is not None:
                 self._evaluator.stop()
 
+    def _rounds(self) -> None:
+        """Rounds, until enough of them have taken updates or the time is over."""
+        server, transport, handler = self._server, self._transport, self._handler
+        while not self._done:
+            now, in_time = transport.next_look(server.deadline, handler.retries.next_due, at_once=bool(self._held))
+            if self._until is not None and now > self._until:
+                return
+            events: list[Event] = []
+            if in_time:
+                events, self._held = self._held, []
+                for reply in transport.replies(now):  # pull what has come back, and what has not in time
+                    events += handler.read(reply, now)  # validate it
+                if transport.nodes_due(now):
+                    events += handler.come_and_gone(transport.nodes(now), now)
+                events += handler.rested(now)  # after the nodes: the rest of a client that is gone need not end
+                self._log_measures(events, now)
+            for event in self._and_deadline(in_order(events), now):
+                self._log(event, now)
+                closed, jobs = server.handle(event, now)  # the rule decides
+                if closed is not None:
+                    with self._costs.part("aggregation"):
+                        weights = self._weigh(closed)
+                        record, contents = self._fold(closed, weights)  # θ^{n+1}
+                    self._journal.round(record)
+                    self._advise(record)
+                    if record.updates:
+                        self._evaluate(record, contents)
+                        self._save()
+                    if self._done:
+                        return
+                self._send(jobs)
+
+    def _and_deadline(self, events: list[Event], now: Tick) -> Iterator[Event]:
+        """The events of one time, and last the rule's deadline if it has come."""
+        yield from events
+        deadline = self._server.deadline
+        if deadline is not None and deadline <= now:
+            yield Deadline()
+
     @property
     def _done(self) -> bool:
         return self._handler.server_round >= self._num_rounds
 
-    def _begin(self) -> None:
+    # -- before the first round
+
+    def _connect(self) -> None:
         """Wait for the nodes, and set the clock going."""
         clock, needed = self._settings.clock, self._settings.nodes_needed
         while len(nodes := list(self._grid.get_nodes())) < needed:
@@ -130,7 +183,6 @@ class Training:
         self._transport = FlowerTransport(
             self._grid,
             self._clock,
-            self._handler,
             self._costs,
             timeout=self._timeout,
             poll=self._settings.poll,
@@ -138,82 +190,111 @@ class Training:
             until=self._until,
         )
 
-    def _rounds(self) -> Iterator[Round]:
-        """The rounds, as the rule ends them; each one's jobs are sent when the next is asked for."""
-        if self._saver.found is None:
-            self._handler.registry.look(self._nodes)
-            there = self._handler.registry.there
-            log.info("%d clients: %s", len(there), ", ".join(self._handler.registry.names[:20]))
-            self._server = LoggingServer(self._settings.rule, there, unit=NANOSECOND)
-            self._server.note_told = self._told
-            self._journal.begin(there)
-            if self._evaluator is not None:
-                self._evaluator.submit(0, self._versions.record(), must=True)
-            self.send(self._server.start(0))
-        else:
-            self._restart(self._saver.found.server)
-        while (yield from step(self._server, self, self._until)):
-            pass
+    def _start(self) -> None:
+        """Send version 0 to those whom the rule chooses."""
+        registry, settings = self._handler.registry, self._settings
+        registry.look(self._nodes)
+        there = registry.there
+        log.info("%d clients: %s", len(there), ", ".join(registry.names[:20]))
+        self._server = MeasuredServer(settings.rule, there, unit=NANOSECOND, seed=settings.seed)
+        self._round_weights.check(set(there))
+        self._journal.begin(there, self._changed_measures(there, 0), settings.seed)
+        if self._evaluator is not None:
+            self._evaluator.submit(0, self._versions.record(), must=True)
+        self._send(self._server.start(0))
 
     def _restart(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot: whatever was out has failed, and is sent again when that is told.
+        """Go on from a snapshot: whatever was out has failed, and is sent again when the rule hears of it.
 
-        The desk may have known of comings and goings that the server was not told before it was killed.
+        Clients may have come and gone without the server's knowledge before it was killed.
         """
         now: Tick = snapshot["now"]
-        self._server = LoggingServer.restored(self._settings.rule, restarted(snapshot))
-        self._server.note_told = self._told
+        handler, server = self._handler, MeasuredServer.restored(self._settings.rule, restarted(snapshot))
+        self._server = server
         self._journal.log(LoggedEvent(now, RESTART))
-        reason = f"the server was started again after round {self._handler.server_round}; what was out is sent again"
-        self._handler.note(now, -1, "restart", reason)
-        self._transport.hold(Failed(job, reason) for job in self._server.in_flight.values())
-        self._handler.listed(self._nodes, now)
-        ready = {client for client in self._handler.registry.there if not self._handler.retries.resting(client)}
-        self._transport.hold(Left(client) for client in sorted(self._server.clients - ready))
-        self._transport.hold(Joined(client) for client in sorted(ready - self._server.clients))
+        reason = f"the server was started again after round {handler.server_round}; what was out is sent again"
+        handler.note(now, -1, "restart", reason)
+        self._held += [Failed(job, reason) for job in server.in_flight.values()]
+        handler.come_and_gone(self._nodes, now)
+        ready = {client for client in handler.registry.there if not handler.retries.resting(client)}
+        self._held += [Left(client) for client in sorted(server.clients - ready)]
+        self._held += [Joined(client) for client in sorted(ready - server.clients)]
+        for measure in self._changed_measures(handler.registry.there, now):
+            self._journal.log(measure)
 
-    def _told(self, told: LoggedEvent) -> None:
-        """The server is told something: it is written down, and a client that has left is no longer waited for."""
-        self._journal.log(told)
-        if told.kind == LEFT:
-            self._transport.abandon(told.client, told.time)
+    # -- the steps of a round
 
-    # -- the carrier that the server sees
-
-    def send(self, jobs: tuple[Job, ...]) -> None:
-        """Jobs go out; after them what evaluates the model that they start from."""
+    def _send(self, jobs: tuple[Job, ...]) -> None:
+        """Jobs go out; after them what evaluates the model that they start from. Those that cannot go have failed."""
         if self._rule is not None and self._rule.mixes:
             self._bases.update(dict.fromkeys(jobs, self._versions.arrays))
-        self._transport.send(jobs)
+        packed = []
+        for job in jobs:
+            message = self._handler.pack(job)
+            if message is None:
+                self._held += self._handler.lost(job, "not sent", "its node is no longer connected", job.sent)
+            else:
+                packed.append((job, message))
+        for job in self._transport.send(packed):
+            self._handler.gone(job)
+            self._held += self._handler.lost(job, "not sent", "Flower does not know its node", job.sent)
         self._client_evaluation.post(self._transport, self._clock.now())
 
-    def wait(self, deadline: Tick | None) -> tuple[Tick, list[Event]]:
-        """The next moment, and what happens then."""
-        return self._transport.wait(deadline)
+    def _log(self, event: Event, now: Tick) -> None:
+        """Write down what the server hears; a client that has left is no longer waited for."""
+        self._journal.log(LoggedEvent.of(event, now))
+        self._changes += isinstance(event, (Joined, Left))
+        if isinstance(event, Left) and (job := self._transport.abandon(event.client, now)) is not None:
+            self._handler.gone(job)
 
-    # -- a round
+    def _log_measures(self, events: list[Event], now: Tick) -> None:
+        """Tell the server what the rule needs of those of whom there is news, and write that down."""
+        if self._settings.rule.needs:
+            of = {e.job.client if isinstance(e, (Arrived, Failed)) else getattr(e, "client", -1) for e in events}
+            for measure in self._changed_measures(sorted(of), now):
+                self._journal.log(measure)
 
-    def _close(self, closed: Round) -> None:
-        """Make θ^{n+1}, and write down what was done."""
+    def _changed_measures(self, clients: Iterable[int], now: Tick) -> list[LoggedMeasure]:
+        """What is known of these clients, and the server did not know; it does then."""
+        changed = []
+        for name in self._settings.rule.needs:
+            for client in clients:
+                value = self._known.of(name, client)
+                if value is not None and self._server.known(name).get(client) != value:
+                    self._server.note(name, client, value)
+                    changed.append(LoggedMeasure(now, name, client, value))
+        return changed
+
+    def _weigh(self, closed: Round) -> list[float]:
+        """ω_i(n) of the round's jobs."""
+        if self._handler.identities_changed:
+            self._round_weights.forget()
+            self._handler.identities_changed = False
+        return self._round_weights.applied(closed, self._server.clients, self._changes) if closed.jobs else []
+
+    def _misfit(self, closed: Round, reason: str) -> None:
+        """The weights that a scheme brings do not fit a round."""
+        self._handler.note(closed.end, -1, "weights", f"round {closed.number}: {reason}")
+
+    def _fold(self, closed: Round, weights: list[float]) -> tuple[RoundRecord, list[RecordDict]]:
+        """Make θ^{n+1}; the round as it is written down, and its replies without their arrays."""
         updates: list[UpdateRecord] = []
-        contents = []
-        with self._costs.part("aggregation"):
-            weights = self._weights(closed)
-            steps: list[Step] = []
-            for job, weight in zip(closed.jobs, weights, strict=True):
-                found, arrived = self._handler.contributions.pop(job)
-                factor = self._settings.server_lr * weight * found.clipped
-                steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, self._bases.get(job)))
-                told = (job.client, job.number, job.base, job.sent, arrived, weight, found.clipped, found.bytes_up)
-                updates.append(UpdateRecord(*told))
-                contents.append(found.content)
-            for place in self._versions.advance(steps):
-                lost, norm = updates.pop(place), steps[place].norm
-                del contents[place]
-                self._handler.validator.take_back(norm)
-                self._journal.log(LoggedEvent(closed.end, REFUSED, lost.client, lost.job))
-                reason = f"job {lost.job}: with it, of norm {norm:.3g}, the new model would not be finite"
-                self._handler.note(closed.end, lost.client, "refused", reason)
+        contents: list[RecordDict] = []
+        steps: list[Step] = []
+        for job, weight in zip(closed.jobs, weights, strict=True):
+            found, arrived = self._handler.contributions.pop(job)
+            factor = self._settings.server_lr * weight * found.clipped
+            steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, self._bases.get(job)))
+            where = (job.client, job.number, job.base, job.sent, arrived)
+            updates.append(UpdateRecord(*where, weight, found.clipped, found.bytes_up, job.draws))
+            contents.append(found.content)
+        for place in self._versions.advance(steps):
+            lost, norm = updates.pop(place), steps[place].norm
+            del contents[place]
+            self._handler.validator.take_back(norm)
+            self._journal.log(LoggedEvent(closed.end, REFUSED, lost.client, lost.job))
+            reason = f"job {lost.job}: with it, of norm {norm:.3g}, the new model would not be finite"
+            self._handler.note(closed.end, lost.client, "refused", reason)
         if self._bases:
             needed = {*self._server.in_flight.values(), *self._server.arrived.values()}
             self._bases = {job: base for job, base in self._bases.items() if job in needed}
@@ -221,34 +302,21 @@ class Training:
             self._estimates.taken(job, closed.number)
         self._handler.server_round += bool(updates)
         names = tuple(self._handler.registry.identity(update.client) for update in updates)
-        record = RoundRecord(closed.number, self._handler.server_round, closed.end, tuple(updates), names)
-        self._journal.round(record)
-        self._advise(record)
-        if updates:
-            self._report(record)
-            self._measure(record, contents)
-            self._save()
-
-    def _weights(self, closed: Round) -> list[float]:
-        """ω_i(n) of its jobs."""
-        if self._handler.identities_changed:
-            self._round_weights.forget()
-            self._handler.identities_changed = False
-        return self._round_weights.applied(closed, self._server.clients, self._server.changes) if closed.jobs else []
-
-    def _report(self, record: RoundRecord) -> None:
-        if log.isEnabledFor(logging.INFO):
-            log.info("[ROUND %d/%d] %s", record.server_round, self._num_rounds, record)
+        return RoundRecord(closed.number, self._handler.server_round, closed.end, tuple(updates), names), contents
 
     def _advise(self, record: RoundRecord) -> None:
+        """Log the round, and what is to be said of the wait."""
         if self._settings.wait:
             estimates, wait = self._estimates, seconds(self._settings.wait)
             overhead, identity = self._costs.floor, self._handler.registry.identity
             self._wait_advice.say(remarks(wait, estimates.times(), estimates.intervals(), overhead, identity))
             missed = {job.client: record.number - job.base for job in self._server.in_flight.values()}
             self._wait_advice.say(absences(wait, missed, identity))
+        if record.updates and log.isEnabledFor(logging.INFO):
+            log.info("[ROUND %d/%d] %s", record.server_round, self._num_rounds, record)
 
-    def _measure(self, record: RoundRecord, contents: list[Any]) -> None:
+    def _evaluate(self, record: RoundRecord, contents: list[RecordDict]) -> None:
+        """Aggregate the clients' metrics; let the model be evaluated by the server and by clients."""
         number = record.server_round
         last = number >= self._num_rounds
         try:
@@ -269,6 +337,12 @@ class Training:
                 log.info("evaluation of round %d: %s", number, metrics)
                 self._journal.measure("server", number, metrics)
 
+    def _save(self) -> None:
+        self._unsaved = self._saver.active
+        if self._saver.due(self._handler.server_round):
+            self._know()
+            self._write(self._server.snapshot())
+
     # -- the end, and what is kept
 
     def _end(self) -> None:
@@ -280,7 +354,7 @@ class Training:
         if self._evaluator is not None:
             self._evaluated(self._evaluator.finish(), self._clock.now())
         self._know()
-        self._journal.tell_rest()
+        self._journal.write_rest()
         if number and (self._unsaved or self._journal.has_lines):
             self._write(self._server.snapshot())
 
@@ -290,8 +364,8 @@ class Training:
         if self._evaluator is not None and not self._journal.has_measured("server", number):
             self._evaluator.submit(number, self._versions.record(), must=True)
         if self._settings.fraction_evaluate and not self._journal.has_measured("evaluate", number):
-            self._begin()
-            self._handler.listed(self._nodes, now)
+            self._connect()
+            self._handler.come_and_gone(self._nodes, now)
             self._client_evaluation.ask(number, self._versions.record, set(self._handler.registry.there), must=True)
             self._client_evaluation.finish(self._transport)
         if self._evaluator is not None:
@@ -319,12 +393,6 @@ class Training:
         registry = self._handler.registry
         self._journal.names = registry.names
         self._journal.importance = tuple(self._round_weights.importance(len(registry)).tolist())
-
-    def _save(self) -> None:
-        self._unsaved = self._saver.active
-        if self._saver.due(self._handler.server_round):
-            self._know()
-            self._write(self._server.snapshot())
 
     def _write(self, snapshot: dict[str, Any]) -> None:
         with self._costs.part("checkpoint"):

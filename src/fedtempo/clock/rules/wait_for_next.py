@@ -42,6 +42,7 @@ from fedtempo.clock.waiting import State, WaitingRule, resend
 class WaitForNext(WaitingRule):
     """A round ends with each update."""
 
+    one_update_a_round = True
     constant_phase = True
     keeps_clients_busy = True
 

@@ -1,12 +1,7 @@
-"""What a local federation says when it cannot go on.
+"""A SuperLink and SuperNodes on 127.0.0.1, each a process with a log, offline and without telemetry.
 
-Ports of 127.0.0.1: free ones, and servers that listen on them.
-
-Flower's command line: ``flwr …`` and what it answers.
-
-A SuperLink and SuperNodes on 127.0.0.1, each a process with a log, offline and without telemetry.
-
-Flower's own commands do the work: ``flower-superlink``, ``flower-supernode``, ``flwr run``, ``flwr list``.
+Flower's own commands do the work: ``flower-superlink``, ``flower-supernode``, ``flwr run``, ``flwr list``. Ports are
+free ones; where another process was quicker, others are tried.
 """
 
 from __future__ import annotations
@@ -18,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,19 +40,19 @@ def free_port() -> int:
 
 
 def start_listening(
-    start: Callable[[int], subprocess.Popen[bytes]], what: str, log: Path, *, patience: float
+    start: Callable[[int], subprocess.Popen[bytes]], what: str, log: Path, *, timeout: float
 ) -> tuple[subprocess.Popen[bytes], int]:
     """Start a server on a free port, on another one if somebody else was faster, and wait until it listens there."""
     for _ in range(_TRIES):
         port = free_port()
         process = start(port)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while process.poll() is None and time.monotonic() < deadline:
             if _answers(port):
                 return process, port
             time.sleep(0.1)
         if process.poll() is None:
-            raise FederationError(f"{what} did not listen within {patience:g} s\n{tail(log)}")
+            raise FederationError(f"{what} did not listen within {timeout:g} s\n{tail(log)}")
         if "address already in use" not in tail(log):
             break
     raise FederationError(f"{what} ended with exit code {process.returncode}\n{tail(log)}")
@@ -82,7 +78,7 @@ class Flwr:
 
     folder: Path
     env: Mapping[str, str]
-    patience: float
+    timeout: float
 
     def ask(self, *arguments: str) -> dict[str, Any]:
         """What a command answers as JSON; a refusal is an error, whatever the exit code."""
@@ -103,7 +99,7 @@ class Flwr:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=self.patience,
+            timeout=self.timeout,
         )
         return done.stdout or done.stderr
 
@@ -166,15 +162,24 @@ class LocalFederation:
     """A SuperLink and, as they are started, SuperNodes; a context manager that leaves no process behind.
 
     `folder` keeps Flower's home, logs and keys. With `secure`, TLS and authenticated nodes, under an authority made for
-    the occasion. `env` is added to the environment of all processes; `patience` is how many seconds a start may take.
+    the occasion. `env` is added to the environment of all processes; a start may take `start_timeout` seconds.
     """
 
     def __init__(
-        self, folder: str | Path, *, secure: bool = False, env: Mapping[str, str] | None = None, patience: float = 60.0
+        self,
+        folder: str | Path,
+        *,
+        secure: bool = False,
+        env: Mapping[str, str] | None = None,
+        start_timeout: float = 60.0,
+        patience: float | None = None,
     ) -> None:
+        if patience is not None:
+            warnings.warn("LocalFederation's patience is called start_timeout", FutureWarning, stacklevel=2)
+            start_timeout = patience
         self.folder = Path(folder).resolve()
         self.secure = secure
-        self.patience = patience
+        self.start_timeout = start_timeout
         self.nodes: dict[str, Node] = {}
         self.certificates: Certificates | None = None
         self._home = self.folder / "flower"
@@ -211,7 +216,7 @@ class LocalFederation:
     @property
     def flwr(self) -> Flwr:
         """The command line that knows this SuperLink."""
-        return Flwr(self.folder, self.processes.env, self.patience)
+        return Flwr(self.folder, self.processes.env, self.start_timeout)
 
     @property
     def address(self) -> str:
@@ -231,7 +236,7 @@ class LocalFederation:
             command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(port), *tls]
             return self.processes.start([*command, "--disable-runtime-dependency-installation"], log)
 
-        _, self._port = start_listening(start, "the SuperLink", log, patience=self.patience)
+        _, self._port = start_listening(start, "the SuperLink", log, timeout=self.start_timeout)
         config = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{self.address}"\n{trust}\n'
         (self._home / "config.toml").write_text(config)
 
@@ -263,7 +268,7 @@ class LocalFederation:
             command = [program("flower-supernode"), "--superlink", self.address, "--host", "127.0.0.1"]
             return self.processes.start([*command, "--port", str(port), *tls], log)
 
-        process, port = start_listening(start, f"the node {name}", log, patience=self.patience)
+        process, port = start_listening(start, f"the node {name}", log, timeout=self.start_timeout)
         node = self.nodes[name] = Node(name, process, port, log, key)
         return node
 
@@ -274,10 +279,10 @@ class LocalFederation:
 
     def wait_for_nodes(self, count: int) -> None:
         """Wait until so many nodes are online."""
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + self.start_timeout
         while len(found := self.online()) < count:
             if time.monotonic() > deadline:
-                raise FederationError(f"{len(found)} of {count} nodes came online within {self.patience:g} s")
+                raise FederationError(f"{len(found)} of {count} nodes came online within {self.start_timeout:g} s")
             time.sleep(0.3)
 
     def submit(self, app: str | Path, config: Mapping[str, Value] | None = None) -> Run:
