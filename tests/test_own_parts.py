@@ -387,6 +387,7 @@ def test_what_has_no_place_is_kept_by_its_repr() -> None:
 
 @pytest.mark.parametrize("name", ["os:system", "subprocess:run", f"{HERE}:solver", f"{HERE}:Halving", "nowhere:Rule"])
 def test_a_strangers_word_takes_loaded_classes_of_the_kind_alone(name) -> None:
+    SERVERS.load(f"{HERE}:solver")  # named by the user, as a server
     with only_named():
         assert scheme_of(f"{HERE}:EveryFew:4").waiting == mine.EveryFew(4)
         with pytest.raises(NotImported, match="if you trust it, name it yourself"):
