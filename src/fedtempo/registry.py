@@ -342,7 +342,11 @@ def imported(place: str, where: str, makes: tuple[type, ...] = ()) -> object:
         except Exception as error:
             raise InputError(f"{where}: importing {home} fails: {type(error).__name__}: {error}") from error
         if not hasattr(module, attribute):
-            raise InputError(f"{where}: {place} is not in it; {home} has {_public(module, makes)}")
+            near = difflib.get_close_matches(attribute, [name for name in vars(module) if name[0] != "_"], n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise InputError(
+                f"{where}: {place} is not in it; {hint}{home} has {_public(module, makes) or 'other things'}"
+            )
         return getattr(module, attribute)
 
 
@@ -354,7 +358,7 @@ def _public(module: ModuleType, makes: tuple[type, ...]) -> str:
         for name, value in there.items()
         if isinstance(value, makes) or (callable(value) and getattr(value, "__module__", None) == module.__name__)
     ]
-    return ", ".join(own[:20]) or "nothing of the kind"
+    return ", ".join(own[:20])
 
 
 @contextmanager
