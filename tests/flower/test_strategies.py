@@ -332,7 +332,7 @@ def test_names_of_earlier_versions() -> None:
     grid = grid_of(1)
     result = FedAvg(**on(grid)).start(grid, record_of(INITIAL), num_rounds=1)
     record = package.recorded(result)
-    with pytest.warns(FutureWarning, match="called TransportCosts"):
+    with pytest.warns(FutureWarning, match=r"called fedtempo\.flower\.TransportCosts"):
         assert package.CarrierCosts is package.TransportCosts
     with pytest.warns(FutureWarning, match=r"called Record\.replay_events"):
         assert record.retold().equals(record.timeline)
