@@ -143,10 +143,11 @@ def make_folder(path: Path) -> None:
 
 
 def remove(*paths: Path) -> None:
-    """Remove files, and let no power cut bring them back."""
-    for path in paths:
+    """Remove the files that are there, and let no power cut bring them back."""
+    found = [path for path in paths if path.exists()]
+    for path in found:
         disk.remove(path)
-    for folder in {path.parent for path in paths}:
+    for folder in {path.parent for path in found}:
         disk.sync_folder(folder)
 
 

@@ -163,3 +163,8 @@ def test_a_study_goes_on_after_a_power_cut_to_the_same_bits(tmp_path, monkeypatc
     whole = run(**given)
     same(run(**given, checkpoint=root / "r"), whole)
     same(History.load(root / "r" / "history.nc"), whole)
+
+
+def test_a_study_that_is_not_there_can_be_cleared(tmp_path) -> None:
+    Folder(tmp_path / "nowhere" / "study").clear()
+    assert not (tmp_path / "nowhere").exists()
