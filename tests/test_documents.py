@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,42 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+DESIGN = (DOCS / "design.md").read_text(encoding="utf-8")
+
+
+def named_places() -> list[tuple[str, str]]:
+    """`package/file.py` `name` in the design page; a name alone belongs to nobody in particular."""
+    return re.findall(r"`([a-z_/]+\.py)`,? `([A-Za-z_.]+)`", DESIGN)
+
+
+def test_the_design_page_names_what_there_is() -> None:
+    files = set(re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", DESIGN)) - {"tests/test_floors.py", "docs/house.py"}
+    assert len(files) > 40
+    assert not [name for name in files if not (ROOT / "src" / "fedtempo" / name).is_file()]
+    places = named_places()
+    assert len(places) > 20
+    for path, name in places:
+        tree = ast.parse((ROOT / "src" / "fedtempo" / path).read_text(encoding="utf-8"))
+        for part in name.split("."):
+            found = [n for n in tree.body if getattr(n, "name", None) == part]
+            assert found, f"{path} has no {name}"
+            tree = found[0]
+
+
+def test_functions_named_alone_exist() -> None:
+    text = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "src" / "fedtempo").rglob("*.py"))
+    alone = re.findall(r"`([A-Z]\w+)\.([a-z_]+)`", DESIGN)
+    assert len(alone) > 12
+    for owner, method in alone:
+        assert f"class {owner}" in text, owner
+        assert re.search(rf"def {method}\b|    {method}:", text), f"{owner}.{method}"
+
+
+def test_the_picture_of_the_house_is_that_of_the_source() -> None:
+    spec = spec_from_file_location("house", DOCS / "house.py")
+    house = module_from_spec(spec)
+    spec.loader.exec_module(house)
+    assert (DOCS / "house.svg").read_text(encoding="utf-8") == house.drawn(), "run python docs/house.py"
+    assert "#c0392b" not in house.drawn(), "an import goes downwards"
