@@ -110,7 +110,8 @@ DESIGN = (DOCS / "design.md").read_text(encoding="utf-8")
 
 def named_places() -> list[tuple[str, str]]:
     """`package/file.py` `name` in the design page; a name alone belongs to nobody in particular."""
-    return re.findall(r"`([a-z_/]+\.py)`,? `([A-Za-z_.]+)`", DESIGN)
+    found = re.findall(r"`([a-z_/]+\.py)`,? `([A-Za-z_.]+)`", DESIGN)
+    return [(path, name) for path, name in found if not name.endswith(".py")]
 
 
 def test_the_design_page_names_what_there_is() -> None:
