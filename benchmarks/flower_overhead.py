@@ -55,7 +55,7 @@ def real(size: int, rounds: int, *, checkpoint: bool) -> dict[str, Any]:
         return measured
 
 
-class ReplyHandler:
+class InstantGrid:
     """A Grid without transport, and the virtual clock that goes with it: a job takes its client's time, and nothing."""
 
     def __init__(self, clients: int, replies: list[Any]) -> None:
@@ -115,9 +115,9 @@ def fake(scheme: str, clients: int, updates: int, size: int, *, samples: int = 0
         return ArrayRecord({f"layer {k}": Array(rng.normal(size=size // 16).astype(np.float32)) for k in range(4)})
 
     replies = [RecordDict({"arrays": model(), "metrics": MetricRecord({"num-examples": 100})}) for _ in range(8)]
-    handler = ReplyHandler(clients, replies)
+    grid = InstantGrid(clients, replies)
     common: dict[str, Any] = {
-        "clock": handler,
+        "clock": grid,
         "message": message,
         "min_available_nodes": clients,
         "server_lr": 1e-3,  # replies do not follow the model: small steps keep it bounded under long delays
@@ -136,7 +136,7 @@ def fake(scheme: str, clients: int, updates: int, size: int, *, samples: int = 0
 
     begin, worked = time.perf_counter(), time.process_time()
     result = strategy.start(
-        grid=handler,
+        grid=grid,
         initial_arrays=model(),
         num_rounds=samples or 10**9,
         until=None if samples else updates / pace,

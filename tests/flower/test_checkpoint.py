@@ -145,6 +145,7 @@ def test_what_a_rule_needs_is_known_after_a_crash(name, calls, tmp_path, monkeyp
     assert lives > 2
     record = recorded(result)
     assert record.replay_events().equals(record.timeline)
+    assert recorded(tmp_path).replay_events().equals(record.timeline)
     if name == "highest loss":
         return  # nobody knows its weights ahead
     weights = ft.weights(scheme, ft.FixedTimes([3, 2, 1]), importance=["0.3", "0.2", "0.5"], rule=rule)

@@ -193,6 +193,16 @@ def test_the_fastest_are_found_by_trying_all() -> None:
     assert {(m.client, m.value) for m in known} == {(0, 9.0), (1, 5.0), (2, 7.0), (3, 2.0), (4, 3.0)}
 
 
+def test_a_fast_client_that_becomes_slow_is_no_longer_taken() -> None:
+    grid, jobs = FakeGrid(), itertools.count()
+    grid.connect(0, lambda message: shifting(0, 2 if next(jobs) < 3 else 9)(message))
+    grid.connect(1, shifting(0, 3))
+    strategy = TimedStrategy(ft.FastestSampling(1), **on(grid, weights="identical"))
+    result = strategy.start(grid, record_of({"w": np.zeros(1)}), num_rounds=8)
+    assert [closed.updates[0].client for closed in result.rounds] == [0, 1, 0, 0, 0, 1, 1, 1]
+    assert recorded(result).replay_events().equals(recorded(result).timeline)
+
+
 def test_the_highest_loss_is_the_one_that_clients_report() -> None:
     grid = FakeGrid()
     for node, loss in enumerate([0.1, 0.5, 0.3, float("nan")]):

@@ -11,7 +11,7 @@ import pytest
 
 import fedtempo as ft
 from cli.test_cli import in_process
-from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded
+from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy, recorded
 from fedtempo.flower.comparison import compared, durations
 from fedtempo.flower.run_figure import READABLE, _real_jobs, run_figure
 from support.flower_fake import FakeGrid, failure, on, record_of, shifting
@@ -67,6 +67,24 @@ def faulty(tmp_path_factory):
 @pytest.fixture
 def run(capsys, monkeypatch):
     return lambda *words: in_process(capsys, monkeypatch, *words)
+
+
+def test_schemes_that_choose_their_clients_are_simulated_with_what_was_known(run, tmp_path) -> None:
+    grid = three()
+    importance = {"node 100": 1, "node 101": 2, "node 102": 3}
+    strategy = TimedStrategy(ft.MultinomialSampling(3), **on(grid, importance=importance, seed=5))
+    result = strategy.start(grid, record_of({"w": np.zeros(2)}), num_rounds=12)
+    assert compared(recorded(result)).first_difference is None
+    grid = FakeGrid()
+    for node in range(3):
+        grid.connect(node, shifting(0, 1 + node, loss=float(node)))
+    scheme = ft.CuredSampling(ft.HighestLossSampling(1), window=6, biased=1)
+    strategy = TimedStrategy(scheme, **on(grid, loss_key="loss", checkpoint=tmp_path))
+    strategy.start(grid, record_of({"w": np.zeros(2)}), num_rounds=12)
+    assert compared(recorded(tmp_path)).simulated is None
+    code, out, _ = run("show", str(tmp_path))
+    assert code == 0
+    assert "no simulation and no plan: whom the scheme chooses follows from the losses of trained models" in out
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

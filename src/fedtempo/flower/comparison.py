@@ -84,7 +84,7 @@ class Comparison:
     times: TraceTimes
     """The recorded durations, to the nanosecond."""
     simulated: Timeline | None
-    """None, as simulation and plan are, where the rule is only a name: see `recorded`."""
+    """None, as simulation and plan are, where the rule chooses by training or is only a name: see `recorded`."""
     planned: SchemePlan | None
     reality: RunNumbers
     simulation: RunNumbers | None
@@ -124,8 +124,8 @@ def compared(record: Record) -> Comparison:
     times = durations(record)
     importance = np.array([record.importance[i] for i in active])
     importance /= importance.sum()
-    known = not isinstance(scheme.waiting, NamedRule)
-    simulated = _simulated(scheme, times, line) if known else None
+    known = not isinstance(scheme.waiting, NamedRule) and not scheme.waiting.by_training
+    simulated = _simulated(scheme, times, record, importance) if known else None
     means = FixedTimes([-(-mean // MILLISECOND) * MILLISECOND for mean in times.exact_mean_time])
     planned = compare(means, [scheme], importance=importance.tolist()).schemes[0] if known else None
     return Comparison(
@@ -151,9 +151,10 @@ def compared(record: Record) -> Comparison:
     )
 
 
-def _simulated(scheme: Scheme, times: TraceTimes, line: Timeline) -> Timeline:
+def _simulated(scheme: Scheme, times: TraceTimes, record: Record, importance: Floats) -> Timeline:
     """The rounds that end within the recorded ones; of several at its last moment, as many as the run had."""
-    simulated = timeline(scheme, times, until=line.duration)
+    line = record.timeline
+    simulated = timeline(scheme, times, until=line.duration, importance=importance.tolist(), seed=record.seed)
     before = sum(end * simulated.unit < line.duration for end in simulated.ends.tolist()[line.num_rounds :])
     return simulated[: line.num_rounds + before]
 

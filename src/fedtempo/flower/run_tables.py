@@ -93,18 +93,20 @@ def _show_faults(out: Console, run: Comparison) -> None:
 
 def _reading(run: Comparison) -> list[str]:
     if run.simulated is None:
-        name = run.record.scheme.waiting.name if isinstance(run.record.scheme.waiting, NamedRule) else ""
-        return [
-            f"There is no simulation and no plan: {name} is named in the folder, and a folder's names are not "
-            "imported. If you trust it, name it yourself by --scheme.",
-            "p: importance among the clients that took part.",
-        ]
+        rule = run.record.scheme.waiting
+        why = (
+            f"{rule.name} is named in the folder, and a folder's names are not imported. If you trust it, name it "
+            "yourself by --scheme."
+            if isinstance(rule, NamedRule)
+            else "whom the scheme chooses follows from the losses of trained models."
+        )
+        return [f"There is no simulation and no plan: {why}", "p: importance among the clients that took part."]
     differs = run.first_difference
     said = [
         "Reality and simulation are the same, round by round."
         if differs is None
         else f"Reality and simulation differ from round {differs} on: in the simulation every client is there all the "
-        "time and nothing is lost.",
+        f"time and nothing is lost{', and all is known of them from the start' if run.scheme.waiting.needs else ''}.",
         "simulation: the same scheme with the recorded durations replayed. plan: its long run with their means, and "
         "time-based weights. p: importance among the clients that took part.",
     ]

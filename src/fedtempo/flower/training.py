@@ -129,8 +129,9 @@ class Training:
     def _rounds(self) -> None:
         """Rounds, until enough of them have taken updates or the time is over."""
         server, transport, handler = self._server, self._transport, self._handler
+        deadline = server.deadline
         while not self._done:
-            now, in_time = transport.next_look(server.deadline, handler.retries.next_due, at_once=bool(self._held))
+            now, in_time = transport.next_look(deadline, handler.retries.next_due, at_once=bool(self._held))
             if self._until is not None and now > self._until:
                 return
             events: list[Event] = []
@@ -142,6 +143,8 @@ class Training:
                     events += handler.come_and_gone(transport.nodes(now), now)
                 events += handler.rested(now)  # after the nodes: the rest of a client that is gone need not end
                 self._log_measures(events, now)
+            if not events and (deadline is None or now < deadline):
+                continue
             for event in self._and_deadline(in_order(events), now):
                 self._log(event, now)
                 closed, jobs = server.handle(event, now)  # the rule decides
@@ -157,6 +160,7 @@ class Training:
                     if self._done:
                         return
                 self._send(jobs)
+            deadline = server.deadline
 
     def _and_deadline(self, events: list[Event], now: Tick) -> Iterator[Event]:
         """The events of one time, and last the rule's deadline if it has come."""

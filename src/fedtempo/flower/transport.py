@@ -180,7 +180,8 @@ class FlowerTransport:
                 yield Reply(out.job, None)
         while self._forget and self._forget[0][0] <= at:
             self._over.pop(self._forget.popleft()[1], None)
-        self._drop([name for name, other in self._others.items() if other.until <= at], at)
+        if self._others:
+            self._drop([name for name, other in self._others.items() if other.until <= at], at)
         self._next_look = self._clock.now() + self._poll
 
     def nodes_due(self, at: Tick) -> bool:
