@@ -2,9 +2,9 @@
 
     python benchmarks/bounds.py --cases 500
 
-Cases are those of `tests/bound_cases.py`. A ratio above 1 (three standard errors included where batches or rounds are
-drawn) is a violation, printed with its case; the exit code is then 1. Then the problem on which Theorem 1 fails as
-printed: one of two opposite clients a round, many local steps, expectations by recursion.
+Cases are those of `tests/support/bound_cases.py`. A ratio above 1 (three standard errors included where batches or
+rounds are drawn) is a violation, printed with its case; the exit code is then 1. Then the problem on which Theorem 1
+fails as printed: one of two opposite clients a round, many local steps, expectations by recursion.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real Flower processes that are killed, turned away or lie: ``pytest -s tests/flower_long.py``, about ten minutes.
+"""Real Flower processes that are killed, turned away or lie: ``pytest -s tests/flower/long_running.py``, ten minutes.
 
 Each case prints what was seen and asserts on the record; none asserts on seconds.
 """

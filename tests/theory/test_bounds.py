@@ -84,7 +84,7 @@ def _async():
 
 
 def test_terms_are_those_of_the_audit():
-    """THEORY.md's formula, for certain participation (α = 1, β = 0) with η_g q(n) ≤ 2."""
+    """The formula of docs/theory.md, for certain participation (α = 1, β = 0) with η_g q(n) ≤ 2."""
     problem, _, weights, line = _async()
     law = expected_from_timeline(line, weights)
     lr = learning_rate_ceiling(law, smoothness=1.0, local_steps=4, server_lr=0.5).corrected

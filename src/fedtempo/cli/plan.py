@@ -1,6 +1,7 @@
-"""``fedtempo plan``: which scheme does what with these clients.
+"""``fedtempo plan``: what each scheme does with these clients; with ``--problem`` also which one to take.
 
-``fedtempo plan --problem``: recommend scheme, wait and learning rate for a problem and a time.
+The clients' times are enough to compare schemes; for a problem and a time, scheme, wait and learning rate are
+recommended.
 """
 
 from __future__ import annotations

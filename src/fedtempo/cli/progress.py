@@ -1,6 +1,7 @@
-"""Ctrl-C and a polite kill: both stop a study in a way that keeps what it has.
+"""While a study runs: how far it is, and how it is stopped.
 
-How far a study is: a bar on a terminal, a line now and then elsewhere; always on standard error.
+Progress is a bar on a terminal, a line now and then elsewhere; always on standard error. Ctrl-C and a polite kill both
+stop a study in a way that keeps what it has.
 """
 
 from __future__ import annotations

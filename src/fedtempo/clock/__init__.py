@@ -1,1 +1,1 @@
-"""Exact time: client times, waiting rules, the server's bookkeeping, carriers, timelines and their limit cycles."""
+"""Exact time: client times, waiting rules, the server's bookkeeping, transport, timelines and their limit cycles."""

@@ -1,8 +1,8 @@
 """What a waiting rule's long run is known to be without running it: each rule brings its own (`closed_form`).
 
-A number that is missing is found by the cycle search or estimated from a long run, and whoever asked is told so.
-
-    RoundLaw      who takes part in a round picked at random from the long run; n_i is how often client i was drawn
+A number that is missing is found by the cycle search or estimated from a long run, and whoever asked is told so. Of who
+takes part in a round picked at random from the long run, a `RoundLaw` has the first two moments of n_i, how often
+client i was drawn, and where they are few the sets of clients, with how likely each is.
 """
 
 from __future__ import annotations

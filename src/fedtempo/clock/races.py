@@ -1,9 +1,8 @@
-"""Who finishes first, and when: order statistics of the clients' times.
+"""Who finishes first, and when: order statistics of the clients' times, worked out as integrals.
 
-    E[max_i T_i] = ∫ (1 − Π_i P(T_i ≤ t)) dt
-    exponential race for m places:  P(i among the first m) = ∫ f_i(t) P(fewer than m others done by t) dt
-
-    jobs that fail with probability f_i until one succeeds:  P(done by t) = Π_i (1 − f_i^⌊t/τ_i⌋)
+    the last of all             E[max_i T_i] = ∫ (1 − Π_i P(T_i ≤ t)) dt
+    the same, jobs may fail     P(all done by t) = Π_i (1 − f_i^⌊t/τ_i⌋): each job fails with probability f_i
+    exponential race            P(i among the first m) = ∫ f_i(t) P(fewer than m others done by t) dt, f_i the density
 
 Exponential times forget, so that every round of FedBuff is a fresh race between all clients.
 """

@@ -3,7 +3,7 @@
     F<X>:      τ_i = 1 − (X/100)·i/(M−1),    client 0 the slowest
     hardware:  τ_i = seconds per step × K + bytes sent / bandwidth
 
-T_i is `update_time`, τ_i = E[T_i] is `mean_time`, M is `num_clients`. Durations are whole ticks of `unit`.
+τ_i = E[T_i] is `mean_time`, M is `num_clients`. Durations are whole ticks of `unit`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A transport brings jobs to clients and their answers back; `step` joins it with a server: one step of a clock.
 
-A timeline is such steps with a VirtualTransport, a deployment the same steps with a transport on the wall clock.
+A timeline is such steps with a VirtualTransport. A deployment has the same `Server` and rules, with a transport and a
+loop of its own (`Training._rounds` in flower/training.py).
 """
 
 from __future__ import annotations

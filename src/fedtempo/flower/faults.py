@@ -1,8 +1,8 @@
 """What went otherwise than planned: each with its time, its client and its reason; none of it stops the training.
 
-A client that keeps failing is set aside, and tried again later: after `max_failures` in a row it rests for
-retry_after · 2^k, where k counts its rests since its last good answer; after a rest one more failure sends it to the
-next.
+`Kind` lists the kinds; reply_handler.py notes most of them, training.py and evaluation.py the rest. A client that keeps
+failing is set aside, and tried again later: after `max_failures` in a row it rests for retry_after · 2^k, where k
+counts its rests since its last good answer; after a rest one more failure sends it to the next.
 """
 
 from __future__ import annotations

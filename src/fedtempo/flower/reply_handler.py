@@ -1,10 +1,11 @@
-"""Messages are made of jobs here, and events of the clock of what comes back, of silence, and of who comes and goes.
+"""Makes messages of jobs, and events of replies, silence and who comes or goes.
 
-Arrived     an update that may enter, with Δ_i in `contributions` until a round takes it
-Failed      anything else that came of a job; the waiting rule sends it again, and its time counts with the next
-update
-Left        the client's node is gone, or the client is set aside
-Joined      a node is there that was not, or a client's rest is over
+    Arrived     an update that may enter, with Δ_i in `contributions` until a round takes it
+    Failed      anything else that came of a job; the rule sends it again, and its time counts with the next update
+    Left        the client's node is gone, or the client is set aside
+    Joined      a node is there that was not, or a client's rest is over
+
+What it knows of the clients is in `registry` (who is who), `retries` (who rests) and `losses`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A recorded run as a picture: reality above, the simulation of it below if there is one, on one axis of seconds.
 
-Bars and lines as in `lanes`; a cross is a job that was lost. Of a long run its last rounds are shown.
+Bars and lines as in report/timeline_figure.py; a cross is a job that was lost. Of a long run its last rounds are shown.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     study.json       the configuration, with a format number and the problem's fingerprint
     units/0003.npz   a unit: its measures; while unfinished also its state, to go on from
-    history.nc       the measures of all runs, written when the study ends or is stopped
+    history.nc       the measures of all runs
 
-Every file is written whole or not at all and is on the disk before the next is begun, so that a kill or a power cut at
-any moment leaves the last complete one.
+Units and history are written every 30 seconds, at the end and on a stop. Every file is written whole or not at all and
+is on the disk before the next is begun, so that a kill or a power cut at any moment leaves the last complete one.
 """
 
 from __future__ import annotations

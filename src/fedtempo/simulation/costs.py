@@ -2,7 +2,8 @@
 
 An update's bytes are what the client sends, and what it was sent to begin with. Numbers travel in 32 bits, as Flower
 carries those of most models, whatever a simulation computes in; headers are not counted. A contribution that is
-compressed counts as its codec packs it. Where clients are chosen by their losses, the model goes to all candidates.
+compressed counts as its compression packs it. Where clients are chosen by their losses, the model goes to all
+candidates.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     E[L_i(θ^n)] = ℓ_i + ½ Σ_k a_ik [(E θ_k^n − c_ik)² + Var θ_k^n]
 
-Mean and variance follow linear.py, round by round. Where rounds repeat, a whole cycle is the affine map
+Mean and variance follow recursion.py, round by round. Where rounds repeat, a whole cycle is the affine map
 (T, u, Q): E z ↦ T E z + u, Cov z ↦ T Cov(z) Tᵀ + Q, and its powers by doubling reach any horizon. Expectations are over
 batches, given the timeline; several timelines are averaged.
 """

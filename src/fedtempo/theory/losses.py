@@ -3,19 +3,16 @@
     L_i(θ) = mean over client i's rows of ℓ(θ; row)        E‖∇L_i(θ, ξ)‖² = ‖∇L_i‖² + (mean_r ‖∇ℓ_r‖² − ‖∇L_i‖²)/B
 
 θ is a `point`, the parameters' leaves end to end; B is `batch_size`: ξ is B rows drawn with replacement, or all rows
-where B is None. Quadratics and logistic regression have closed forms, every other loss goes through JAX.
+where B is None. Quadratics and logistic regression have closed forms, every other loss goes through JAX
+(losses_generic.py).
 
-Quadratic clients in closed form: L_i(θ) = ½ Σ_k ā_ik (θ_k − c̄_ik)² + const, ā the mean of a client's rows' a.
+    quadratic    L_i(θ) = ½ Σ_k ā_ik (θ_k − c̄_ik)² + const,  ā the mean of a client's rows' a;  ∇ℓ_r = a_r (θ − c_r)
+    logistic     ∇ℓ = (p − y) x̃ᵀ + λΘ,    ∇²ℓ = (diag p − p pᵀ) ⊗ x̃x̃ᵀ + λI,    p = softmax(Θx̃),  x̃ = (x, 1),  Θ = (W, b)
 
-The gradient of row r is a_r (θ − c_r), so that mean_r ‖∇ℓ_r‖² is a quadratic in θ as well.
-
-Multinomial logistic regression in closed form.
-
-    ∇ℓ = (p − y) x̃ᵀ + λΘ,    ∇²ℓ = (diag p − p pᵀ) ⊗ x̃x̃ᵀ + λI,    p = softmax(Θx̃),  x̃ = (x, 1),  Θ = (W, b)
-
-The largest eigenvalue of diag p − p pᵀ is at most ½, and ½ at p = (½, ½, 0, …), which every row approaches at once when
-all other biases fall. So sup_θ ‖∇²ℓ‖ = ½‖x̃‖² + λ for a row, ½ λ_max(mean x̃x̃ᵀ) + λ for a client; the infimum is λ.
-Without a penalty no gradient is longer than √2 max‖x̃‖. λ is `penalty`, the model's `l2`.
+Of a quadratic mean_r ‖∇ℓ_r‖² is a quadratic in θ as well. Of logistic regression with several classes the largest
+eigenvalue of diag p − p pᵀ is at most ½, and ½ at p = (½, ½, 0, …), which every row approaches at once when all other
+biases fall. So sup_θ ‖∇²ℓ‖ = ½‖x̃‖² + λ for a row, ½ λ_max(mean x̃x̃ᵀ) + λ for a client; the infimum is λ. Without a
+penalty no gradient is longer than √2 max‖x̃‖. λ is `penalty`, the model's `l2`.
 """
 
 from __future__ import annotations

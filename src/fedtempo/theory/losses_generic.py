@@ -1,12 +1,11 @@
-"""Any loss, through JAX: Σ_r w_r ℓ(θ; row r) with one weight a row gives every weighted sum of clients' losses.
+"""The clients' losses where they have no closed form: any loss, through JAX, and how curved it seems to be.
 
-How curved a loss of unknown form is, as far as a few points and a few rows can tell.
-
-Largest and smallest curvatures by power iteration on Hessian-vector products, at the start and at points around it:
-estimates, since the loss can be more curved elsewhere. Two things are certain where they are found: a direction of
-negative curvature (not convex), and a gradient that jumps (not smooth). The latter by halving again and again the
-interval of a line in which the gradient changes most: its slope settles where the gradient is continuous, and doubles
-each time where it jumps.
+Σ_r w_r ℓ(θ; row r) with one weight a row gives every weighted sum of clients' losses. How curved it is can only be told
+from a few points and a few rows: largest and smallest curvatures by power iteration on Hessian-vector products, at the
+start and at points around it. They are estimates, since the loss can be more curved elsewhere. Two things are certain
+where they are found: a direction of negative curvature (not convex), and a gradient that jumps (not smooth). The latter
+by halving again and again the interval of a line in which the gradient changes most: its slope settles where the
+gradient is continuous, and doubles each time where it jumps.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Quadratic clients, coordinate by coordinate, and what one job does to a coordinate.
+"""Quadratic clients, coordinate by coordinate: what one job does, and the exact recursion of rounds with stale updates.
 
     L_i(θ) = ℓ_i + ½ Σ_k a_ik (θ_k − c_ik)²          a batch's gradient: a_ik (θ_k − c_ik) + noise of variance s_ik
     Δ_ik = −φ_ik (θ_k − c_ik) + noise of variance v_ik
     φ = 1 − (1 − η_l a)^K  (Example 1),      v = s η_l² Σ_{k<K} (1 − η_l a)^{2k}
 
-a is `curvature`, c `center`, s `noise`, ℓ `floor`; φ is `pull`, v `jitter`, η_l `lr`, K `steps`. The noise of one
-client's coordinates may be correlated: expected losses need the variance of each coordinate alone.
-
-The exact recursion of a quadratic coordinate under stale updates (equation 4 with Example 1's φ).
+Equation 4 with these contributions is, for each coordinate,
 
     θ^{n+1} = θ^n + Σ_{i∈S_n} g_i (c_i − θ^{ρ_i(n)}) + noise,       g_i = η_g ω_i(n) φ_i
 
@@ -16,8 +13,11 @@ The models that jobs still out started from, and θ^n itself, make up the state 
     z' = T_n z + u_n,    E z' = T_n E z + u_n,    Cov z' = T_n Cov(z) T_nᵀ + Q_n,    Q_n = Σ_{i∈S_n} (η_g ω_i(n))² v_i
 
 A model lives in a slot from its making to its last use, so that z has at most min(M, largest delay + 1) + 1 numbers and
-a round costs one row of the covariance. A round without updates changes nothing and is left out. g is `gain`, φ `pull`,
-v `jitter`, c `center`. Arrays are [slots, rates, coordinates], covariances [slots, slots, rates, coordinates].
+a round costs one row of the covariance. A round without updates changes nothing and is left out. The noise of one
+client's coordinates may be correlated: expected losses need the variance of each coordinate alone.
+
+a is `curvature`, c `center`, s `noise`, ℓ `floor`; φ is `pull`, v `jitter`, g `gain`, η_l `lr`, K `steps`. Arrays are
+[slots, rates, coordinates], covariances [slots, slots, rates, coordinates].
 """
 
 from __future__ import annotations

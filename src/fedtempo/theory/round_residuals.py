@@ -4,7 +4,7 @@
     R   = (1/N) Σ_n [L^n(θ̄) − L^n(θ̄^n)]
     Σ_1 = (1/N) Σ_n Σ_i q̃_i(n) E‖∇L_i(θ̄^n, ξ)‖²,      Σ_2 the same with q̃_i(n)²,      Σ = Σ_i q_i E‖∇L_i(θ̄, ξ)‖²
     P   = (1/N) Σ_n χ_n² Σ_{j∈W_n} s̃_j(n) [F_j(θ̄^n) − F_j*]
-    U   = (1/N) Σ_n (1/K) Σ_k Σ_{j∉W_n} r_j [F_j(θ^{n,k}) − F_j*],  with the models that were met (`virtual.py`)
+    U   = (1/N) Σ_n (1/K) Σ_k Σ_{j∉W_n} r_j [F_j(θ^{n,k}) − F_j*],  with the models that were met (virtual_models.py)
 
 Empty rounds count in N and add nothing to R, Σ_1, Σ_2 and P. Rounds of one kind share an optimum, so that asynchronous
 FedAvg needs M of them and not N. Without `types` every client has a data type of its own (j = i, r_j = p_i).

@@ -1,15 +1,11 @@
 """Rounds as the theory sees them: of one kind, in windows, and with clients that are still busy when they start.
 
-Rounds of one kind: the same clients with the same weights; and W, the window that a timeline satisfies.
-
     Assumption 6:  ∃W ∀s  (1/W) Σ_{n=sW}^{(s+1)W−1} q_i(n) = q_i
+    section 2.2:   S_n = {i : T_i^n ≤ Δt^n},    T_i^n = max(0, t^ρ + T_i(job) − t^n)
 
-W = N always does; `window_of` finds the smallest that divides N.
-
-T_i^n, the time that client i still needs when round n starts (section 2.2): S_n = {i : T_i^n ≤ Δt^n}.
-
-    T_i^n = max(0, t^ρ + T_i(job) − t^n)    for the job that is out in round n, which started from version ρ at t^ρ
-
+Rounds are of one kind if the same clients take part with the same weights (`kinds_of`). W is the window that a timeline
+satisfies; W = N always does, and `window_of` finds the smallest that divides N. T_i^n (`remaining_times`) is the time
+that client i still needs when round n starts, for the job that is out in round n, which started from version ρ at t^ρ:
 ∞ where client i has no job out in round n (it was not sampled), NaN where the timeline cannot tell. The paper's clients
 are always there: what follows from that refuses clients that come, go or fail.
 """

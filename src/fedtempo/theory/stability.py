@@ -1,19 +1,17 @@
-"""The largest learning rate below which training on quadratic clients is stable, for every scheme.
+"""Training on quadratic clients, for every scheme: up to which learning rate it is stable, and where it ends if it is.
 
-    limit = inf {η_l : growth(η_l) ≥ 0}          growth of the distance between two runs, a round (regimes.py)
-
-Stale contributions overshoot: a gain g applied with delay τ is stable up to g = 2 sin(π / (2(2τ + 1))), which is 2
-without delay and about π/(2τ) with much. Growth is not monotone in η_l, so rates are scanned upwards in small steps
-for the first crossing, which is then closed in on. η_l is `lr`, K `local_steps`, η_g `server_lr`.
-
-Where training on quadratic clients ends, and how fast it gets there, for every scheme.
-
+    limit           inf {η_l : growth(η_l) ≥ 0}          growth of the distance between two runs, a round (regimes.py)
+    rate            −growth × rounds in a unit of time: distances shrink as exp(−rate × time)
     cycle           E z = (I − T)⁻¹ u,  Cov z = T Cov(z) Tᵀ + Q,  carried once through the cycle and averaged over time
     random rounds   m = E[T_S] m + E[u_S],  P = E[T_S P T_Sᵀ] + E[v_S v_Sᵀ] + noise,  v_S = T_S m + u_S − m
-    rate            −growth × rounds in a unit of time: distances shrink as exp(−rate × time)
 
-With a constant η_l training ends in a cycle or a cloud around a point, not at it; the stationary loss is its mean over
-time. Both equations are solved, the cycle's by doubling (Smith's method), the other by GMRES on the map itself.
+The limit (`stability_limit`): stale contributions overshoot; a gain g applied with delay τ is stable up to
+g = 2 sin(π / (2(2τ + 1))), which is 2 without delay and about π/(2τ) with much. Growth is not monotone in η_l, so rates
+are scanned upwards in small steps for the first crossing, which is then closed in on.
+
+The end (`stationary_loss`): with a constant η_l training ends in a cycle or a cloud around a point, not at it; the
+stationary loss is its mean over time. Both equations are solved, the cycle's by doubling (Smith's method), the other by
+GMRES on the map itself. η_l is `lr`, K `local_steps`, η_g `server_lr`.
 """
 
 from __future__ import annotations

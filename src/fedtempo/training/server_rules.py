@@ -1,16 +1,14 @@
-"""θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i: what the server does with contributions (section 2.2, equation 4).
+"""What the server does with contributions: it folds those of a round into the next model (section 2.2, equation 4).
 
-Beyond the weighted sum: an optimizer's step along the round's contribution, and mixing of models.
+    weighted sum   θ ← θ + η_g Σ ω_i Δ_i                    the paper's
+    SlowMo         u ← βu + Σ ω_i Δ_i;  θ ← θ + η_g u       (Wang et al., "SlowMo", 2020)
+    adaptive       θ ← θ + η_g · step(Σ ω_i Δ_i)            (Reddi et al., "Adaptive federated optimization", 2021)
+    any of Optax   θ ← θ + step(Σ ω_i Δ_i)                  η_g is the solver's learning rate
+    mixing         θ ← (1 − η_g ω_i) θ + η_g ω_i θ_i        (Xie et al., "Asynchronous federated optimization", 2019)
 
-    SlowMo       u ← βu + Σ ω_i Δ_i;  θ ← θ + η_g u          (Wang et al., "SlowMo", 2020)
-    adaptive     θ ← θ + η_g · step(Σ ω_i Δ_i)               (Reddi et al., "Adaptive federated optimization", 2021)
-    mixing       θ ← (1 − η_g ω_i) θ + η_g ω_i θ_i           (Xie et al., "Asynchronous federated optimization", 2019)
-
-    any Optax    θ ← θ + step(Σ ω_i Δ_i), η_g the solver's learning rate
-
-η_g is `server_lr`, ω_i(n) the `weight` of a contribution Δ_i. A rule holds what it needs in `acc`, a pytree. The sum
-Σ ω_i Δ_i takes the place of a negative gradient. An empty round, or one of dropped updates alone, is no step: nothing
-decays and nothing moves.
+`SERVERS` has the others by name, `server_rule` makes one for a scheme. η_g is `server_lr`, ω_i(n) the `weight` of a
+contribution Δ_i. A rule holds what it needs in `acc`, a pytree. For an optimizer the sum Σ ω_i Δ_i takes the place of a
+negative gradient. An empty round, or one of dropped updates alone, is no step: nothing decays and nothing moves.
 """
 
 from __future__ import annotations

@@ -1,21 +1,19 @@
 """Weight rules of other methods: by local steps (FedNova), and by the participation seen so far (FedAU).
 
-Weights for clients that take unequal numbers of local steps K_i: each contribution counts by the step.
+    Normalised              d_i · K̃/K_i,    K̃ = Σ_j p_j K_j
+    ParticipationHistory    ω_i(n) = p_i · mean of S_i,1 … S_i,k
 
-    d_i · K̃/K_i,    K̃ = Σ_j p_j K_j
-
-It is FedNova for plain SGD (Wang, Liu, Liang, Joshi, Poor, "Tackling the Objective Inconsistency Problem in
+`Normalised` is for clients that take unequal numbers of local steps K_i (`steps`): each contribution counts by the
+step. It is FedNova for plain SGD (Wang, Liu, Liang, Joshi, Poor, "Tackling the Objective Inconsistency Problem in
 Heterogeneous Federated Optimization", 2020). To first order a contribution is K_i gradient steps, so that training
-minimises Σ q_i K_i L_i: with d_i alone clients count by their steps, here they do not. K_i are `steps`.
+minimises Σ q_i K_i L_i: with d_i alone clients count by their steps, here they do not.
 
-Weights from participation alone: a client counts p_i times its mean participation interval so far.
-
-    ω_i(n) = p_i · mean of S_i,1 … S_i,k        rounds from one participation to the next, before round n; p_i if none
-
-An interval that reaches the cut-off counts as one of that length, and another begins. It is FedAU (Wang, Ji, "A
-Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging", 2024). Where a client takes
-part in one round of T, T up to the cut-off, the weights tend to the time-based ones. After a participation in round r
-and the c whole cut-offs since, the k intervals cover the first r + 1 + c·cutoff rounds; so the mean needs k alone.
+`ParticipationHistory` needs no times: S_i are the rounds from one participation of client i to the next, before round
+n; without any the weight is p_i. An interval that reaches the cut-off counts as one of that length, and another begins.
+It is FedAU (Wang, Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging",
+2024). Where a client takes part in one round of T, T up to the cut-off, the weights tend to the time-based ones. After
+a participation in round r and the c whole cut-offs since, the k intervals cover the first r + 1 + c·cutoff rounds; so
+the mean needs k alone.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Processes that are certain to end: by their starter, or without it when it is gone.
 
 Every process carries a mark in its environment, which those that it starts inherit: so none is missed, also when the
-one in between was killed.
-
-Kills what a local federation started when its starter is gone: run as a script with the mark.
-
-Its standard input is a pipe that its starter holds; the pipe closes when the starter ends, however it ends.
+one in between was killed. A keeper, which is this file run as a script with the mark, kills all that carry it when the
+starter is gone: its standard input is a pipe that the starter holds, and that closes however the starter ends.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""From a timeline to trained models: program (what to do), oracle (plainly), events and waves (compiled)."""
+"""From a timeline to trained models: program (what to do), oracle (plainly), event_loop and waves (compiled)."""

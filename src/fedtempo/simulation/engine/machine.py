@@ -202,7 +202,7 @@ class Machine(ABC):
 
 
 class EventMachine(Machine):
-    """Event by event (events.py)."""
+    """Event by event (event_loop.py)."""
 
     @cached_property
     def events_per_step(self) -> int:
