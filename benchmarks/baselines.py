@@ -1,4 +1,4 @@
-"""Every part of a scheme and every rival on one problem: digits, 20 clients with few labels each, F80.
+"""Every option of a scheme and every published method on one problem: digits, 20 clients with few labels each, F80.
 
     python benchmarks/baselines.py [--out results/baselines] [--only compression] [--seeds 5]
 
@@ -56,7 +56,7 @@ def groups() -> dict[str, Group]:
     small = (ft.QSGD(4), ft.TopK(0.01), ft.TopK(0.01, error_feedback=False), ft.LowRank(1))
     mixes = [ft.published.FedAsync(0.6, s) for s in ("polynomial:0.5", "hinge:10:4", "constant:1")]
     mixes.append(ft.published.FedAsync(0.6, mu=0.1))
-    rivals = [ft.published.FedBuff(5), ft.published.CutOff(ft.AsyncFedAvg(), 20), ft.published.CutOff(FIX, 0)]
+    published = [ft.published.FedBuff(5), ft.published.CutOff(ft.AsyncFedAvg(), 20), ft.published.CutOff(FIX, 0)]
     history = [ft.published.FedAU(ft.AsyncFedAvg(), 200), ft.published.FedAU(FIX)]
     unsteady = {"failures": {"failure": 0.2}, "on and off": {"on": 10, "off": 5}}
     plain = [ft.FedAvg(), ft.AsyncFedAvg(), FIX, ft.FedBuff(5)]
@@ -85,8 +85,8 @@ def groups() -> dict[str, Group]:
             server_lr=[0.03, 0.1, 0.3, 1.0],
         ),
         "compression": Group("Compression", [FIX.using(compression=c) for c in small]),
-        "fedasync": Group("Rivals", mixes),
-        "rivals": Group("Rivals", [*rivals, *history]),
+        "fedasync": Group("Published methods", mixes),
+        "published": Group("Published methods", [*published, *history]),
         "unequal": Group("Unequal steps", [ft.FedAvg().using(client_steps=UNEQUAL), ft.published.FedNova(UNEQUAL)]),
         **{
             name: Group("Availability", [ft.FedAvg(), FIX], times=TIMES.available(**law), suffix=f", {name}")

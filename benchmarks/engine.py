@@ -127,7 +127,7 @@ def studies(quick: bool, accelerated: bool) -> dict[str, Study]:
     }
 
 
-# The rivals
+# What it is compared with: hand-written loops
 
 
 def trained(result: Trained, data: Data) -> Lap:
@@ -139,7 +139,7 @@ def trained(result: Trained, data: Data) -> Lap:
     return Lap(result.updates, result.seconds, result.seconds)
 
 
-def rivals(data: Data, quick: bool) -> dict[str, Contestant]:
+def loops(data: Data, quick: bool) -> dict[str, Contestant]:
     cut = 10 if quick else 1
     weights = np.asarray(ft.weights(ft.AsyncFedAvg(), times()))
 
@@ -207,7 +207,7 @@ def spaced(number: float) -> str:
 
 def speed(quick: bool, rival_only: bool, repeats: int, accelerated: bool, peak: tuple[float, float] | None) -> Any:
     data = clients()
-    contestants = rivals(data, quick)
+    contestants = loops(data, quick)
     asked = {} if rival_only else studies(quick, accelerated)
     if asked:
         problem = logistic(data)

@@ -171,7 +171,7 @@ def alone(**case: Any) -> dict[str, Any]:
 
 def show_real(rounds: int) -> None:
     print(f"Real nodes: {NODES}, FedAvg, seconds a round")
-    print("| model | checkpoint | round | carrier | ours | ours of the round | as the strategy counts it |")
+    print("| model | checkpoint | round | transport | ours | ours of the round | as the strategy counts it |")
     print("|---|---|---|---|---|---|---|")
     for name, size in SIZES.items():
         for checkpoint in (False, True):
@@ -179,7 +179,7 @@ def show_real(rounds: int) -> None:
             parts = ", ".join(f"{part} {spent:.3f}" for part, spent in sorted(seen["parts"].items()))
             share = seen["ours"] / seen["round"]
             print(
-                f"| {name} | {'yes' if checkpoint else 'no'} | {seen['round']:.2f} | {seen['carrier']:.3f} | "
+                f"| {name} | {'yes' if checkpoint else 'no'} | {seen['round']:.2f} | {seen['transport']:.3f} | "
                 f"{seen['ours']:.3f} | {share:.1%} | {parts} |",
                 flush=True,
             )

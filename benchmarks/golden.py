@@ -9,7 +9,7 @@ written exactly. Long arrays are digests, followed by their sum in six digits (~
 told from a change of values. Names of the older version are used where both have them. What raises is written as "!Type: message".
 
 The process keeps to one core, since the number of cores decides how a study is cut into units. Compiled programs are
-kept beside this file; JAX finds them by what they compute, so that equal programs are compiled once.
+kept in .pytest_cache/golden of the project; JAX finds them by what they compute, so that equal programs are compiled once.
 """
 
 # ruff: noqa: B008, E501, SIM102, SIM113
@@ -46,6 +46,7 @@ ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
 }
+CACHE = Path(__file__).resolve().parents[1] / ".pytest_cache" / "golden"
 SECTIONS = ("timelines", "longrun", "theory", "trained", "flower", "cli")
 
 
@@ -1950,7 +1951,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=None)
     parser.add_argument("--skip", nargs="+", choices=SECTIONS, default=())
     parser.add_argument("--verbose", type=float, default=0.0, metavar="SECONDS", help="tell items that take as long")
-    parser.add_argument("--cache", type=Path, default=Path(__file__).parent / "compiled", help="for compiled programs")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="for compiled programs")
     parser.add_argument("--no-cache", action="store_true", help="compile everything anew")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"))
     parser.add_argument("--ignore", nargs="+", default=(), metavar="PREFIX", help="items that are not compared")

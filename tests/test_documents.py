@@ -12,7 +12,7 @@ import pytest
 
 from fedtempo.paper.claims import judge, markdown
 from fedtempo.paper.figure_file import FIGURES, read_figure
-from fedtempo.paper.stages import drawn_path, load, path_of, second_stage, told
+from fedtempo.paper.stages import drawn_path, load, path_of, second_stage, what_was_run
 from fedtempo.simulation.history.history import History
 
 ROOT = Path(__file__).parents[1]
@@ -36,10 +36,10 @@ def test_results_were_run_in_the_setting_of_their_figure_files():
         for part in read_figure(name, "paper").parts:
             scout, history = (load(path_of(RESULTS, part, scout=first)) for first in (True, False))
             if scout is not None:
-                assert told(scout)["study"] == part.scout
+                assert what_was_run(scout)["study"] == part.scout
             if history is not None:
                 assert history.finished
-                assert told(history)["study"] == (part.study if scout is None else second_stage(part, scout))
+                assert what_was_run(history)["study"] == (part.study if scout is None else second_stage(part, scout))
                 seen += 1
     assert seen >= 6
 

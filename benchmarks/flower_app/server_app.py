@@ -79,7 +79,7 @@ def main(grid: Grid, context: Context) -> None:
     total = time.perf_counter() - begin
     measured = {
         "round": total / rounds,
-        "carrier": timed.seconds / rounds,
+        "transport": timed.seconds / rounds,
         "ours": (total - timed.seconds - clock.slept) / rounds,
         "parts": {name: spent / rounds for name, spent in result.transport.seconds.items()},
         "rounds": len(result.rounds),

@@ -196,9 +196,9 @@ class Registry(Generic[T]):
         except FedtempoError:
             raise
         except Exception as error:
-            told = error if isinstance(error, (TypeError, ValueError)) else f"{type(error).__name__}: {error}"
+            why = error if isinstance(error, (TypeError, ValueError)) else f"{type(error).__name__}: {error}"
             given = f"{arguments} does not do" if arguments else "it cannot be made"
-            raise InputError(f"{self.kind} {name}: {given} ({told}); check its values") from error
+            raise InputError(f"{self.kind} {name}: {given} ({why}); check its values") from error
 
     def _arguments(
         self, make: Callable[..., object], name: str, texts: list[str], table: dict[str, Any]

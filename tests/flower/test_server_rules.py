@@ -78,7 +78,7 @@ def test_the_model_is_the_simulators(scheme, server) -> None:
     line = ft.timeline(wanted, TIMES, rounds=len(result.rounds))
     weights = ft.weights(wanted, TIMES, importance=PROBLEM.importance.values.tolist())
     hyper = {**HYPER, "server_lr": lr}
-    *_, last = oracle(PROBLEM, line, weights, LOCAL, hyper, parts=SchemeOptions(server=rule))
+    *_, last = oracle(PROBLEM, line, weights, LOCAL, hyper, options=SchemeOptions(server=rule))
     *_, plain = oracle(PROBLEM, line, weights, LOCAL, hyper)
     found = result.arrays["theta"].numpy()
     np.testing.assert_allclose(found, last.model, rtol=1e-10, atol=1e-12)

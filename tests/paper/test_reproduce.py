@@ -27,7 +27,7 @@ from fedtempo.paper.stages import (
     run_part,
     second_stage,
     shared_rate,
-    told,
+    what_was_run,
 )
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.study_file import merged
@@ -232,7 +232,7 @@ def test_two_stages_and_what_is_there_is_not_run_again(small, tmp_path, monkeypa
     assert second_stage(part, scout)["local"]["lr"] == kept
     assert not [name for name in run.dataset if str(name).startswith("parameter:")]
     assert run.dataset["loss"].dtype == np.float32
-    assert told(run)["paper"]["until"] == 20
+    assert what_was_run(run)["paper"]["until"] == 20
     monkeypatch.setattr(stages, "_run", None)
     again = run_part(part, place)
     xr.testing.assert_identical(again.dataset, run.dataset)

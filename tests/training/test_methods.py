@@ -241,7 +241,7 @@ def joining(scheme):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: ft.FedAvg().using(speed=2), "there is no part 'speed'"),
+        (lambda: ft.FedAvg().using(speed=2), "there is no option 'speed'"),
         (lambda: ft.FedProx(0), "FedProx: 0 does not do"),
         (lambda: ft.FedAdam(b1=1), "b1 1 does not do"),
         (lambda: ft.SlowMo(-0.1), "momentum -0.1 does not do"),

@@ -34,13 +34,13 @@ def stoppable(message: str) -> Iterator[None]:
 LINE_SECONDS = 10.0
 
 
-Told = TypeVar("Told")
+State = TypeVar("State")
 
 
 @contextmanager
 def shown(
-    quiet: bool, bar: Callable[[], AbstractContextManager[Callable[[Told], None]]], lines: Callable[[Told], None]
-) -> Iterator[Callable[[Told], None] | None]:
+    quiet: bool, bar: Callable[[], AbstractContextManager[Callable[[State], None]]], lines: Callable[[State], None]
+) -> Iterator[Callable[[State], None] | None]:
     """What to tell progress to: a bar on a terminal, lines elsewhere, nothing where it should be quiet."""
     if quiet:
         yield None

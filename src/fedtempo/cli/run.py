@@ -219,10 +219,10 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
     out |= {k: flags[k] for k in ("weights", "until", "points", "dtype", "engine") if k in flags}
     if "schemes" in flags:
         out["schemes"] = _schemes(out, *flags["schemes"])
-    parts = {k: flags[k] for k in ("correction", "server", "compression", "compensate") if k in flags}
-    if parts:
+    options = {k: flags[k] for k in ("correction", "server", "compression", "compensate") if k in flags}
+    if options:
         listed = out["schemes"] if "schemes" in out else DEFAULT["schemes"]
-        out["schemes"] = [{**table, **parts} for table in listed]
+        out["schemes"] = [{**table, **options} for table in listed]
     return out
 
 
@@ -326,9 +326,9 @@ def registry_of(flag: str) -> Registry[Any]:
         from fedtempo.problems.naming import PROBLEMS
 
         return PROBLEMS
-    from fedtempo.schemes.table import registry_of as part
+    from fedtempo.schemes.table import registry_of as of_option
 
-    return part(flag)
+    return of_option(flag)
 
 
 def _carry_out(

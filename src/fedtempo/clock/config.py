@@ -47,7 +47,7 @@ class ClockConfig:
 
     @classmethod
     def of(cls, rule: WaitingRule, times: ClientTimes, importance: Floats | None = None, seed: int = 0) -> ClockConfig:
-        """The setting on the coarsest tick that divides every duration."""
+        """The configuration on the coarsest tick that divides every duration."""
         rule.check(times.num_clients)
         unit = common_unit([times.unit, *rule.waits])
         if importance is None:

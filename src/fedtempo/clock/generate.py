@@ -77,7 +77,7 @@ def full_timeline(
 
 
 class _Gathering(Server):
-    """A server that starts with whoever is there; its rule was checked with all clients when the setting was made."""
+    """A server that starts with whoever is there; its rule was checked with all clients by `ClockConfig.of`."""
 
     def start(self, now: Tick = 0) -> tuple[Job, ...]:
         self._now = now
@@ -86,7 +86,7 @@ class _Gathering(Server):
 
 
 def make_server(config: ClockConfig) -> tuple[Server, VirtualTransport, Tick]:
-    """A server and a carrier for these clients, and when the server starts.
+    """A server and a transport for these clients, and when the server starts.
 
     That is at 0, unless nobody is there and the rule has no interval to count: then with the first who joins.
     """
@@ -110,7 +110,7 @@ def _server(config: ClockConfig, clients: Iterable[int]) -> Server:
 
 
 def by_events(config: ClockConfig, last: int = MAX_TICKS - 1) -> Iterator[tuple[Timeline, list[int | None]]]:
-    """The law: the rule on a virtual carrier, rounds packed into chunks, with the rule's phase before each round."""
+    """The law: the rule on a virtual transport, rounds packed into chunks, with the rule's phase before each round."""
     server, transport, start = make_server(config)
     transport.send(server.start(start))
     before = [server.phase]

@@ -28,7 +28,7 @@ _BLOCK = 64
 
 
 class Presence:
-    """When the clients of a setting are there."""
+    """When the clients of a configuration are there."""
 
     def __init__(self, config: ClockConfig, availability: Availability) -> None:
         self._availability = availability

@@ -54,7 +54,7 @@ def work_of(config: ClockConfig, updates: int | None = None) -> Work:
 
 
 class _Counted:
-    """A carrier that is watched."""
+    """A transport that is watched."""
 
     def __init__(self, transport: Transport, clients: set[int], start: Tick) -> None:
         self._transport = transport

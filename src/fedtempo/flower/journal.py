@@ -201,13 +201,13 @@ class Journal:
         """A round has ended."""
         row = (*closed[:3], tuple(update.row for update in closed.updates), closed.contributors)
         self._rounds.append(row)
-        self._line(round=row, told=self._events[self._written :])
+        self._line(round=row, told=self._events[self._written :])  # "told": key of the file format
         self._written = len(self._events)
 
     def write_rest(self) -> None:
         """Write down what happened after the last round."""
         if self._written < len(self._events):
-            self._line(told=self._events[self._written :])
+            self._line(told=self._events[self._written :])  # key of the file format
             self._written = len(self._events)
 
     def fault(self, fault: Fault) -> None:
@@ -233,7 +233,7 @@ class Journal:
                 raise InputError(
                     f"rounds.jsonl: line {place} cannot be read ({error}); choose another folder"
                 ) from None
-            self._events += map(tuple, what.get("told", ()))
+            self._events += map(tuple, what.get("told", ()))  # key of the file format
             if "round" in what:
                 self.round(_round(what["round"]))
             elif "fault" in what:

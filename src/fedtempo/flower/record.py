@@ -30,7 +30,7 @@ from fedtempo.flower.journal import Journal, LoggedEvent, LoggedMeasure, replay_
 from fedtempo.flower.result import Result, RoundRecord
 from fedtempo.flower.state import RunFolder
 from fedtempo.registry import NotImported, only_named
-from fedtempo.schemes.named import PARTS, Scheme
+from fedtempo.schemes.named import OPTIONS, Scheme
 from fedtempo.schemes.options import SchemeOptions
 from fedtempo.schemes.table import SCHEMES, only_named_scheme, registry_of
 from fedtempo.schemes.table import scheme_of as read_scheme
@@ -181,7 +181,7 @@ def recorded(source: Result | str | Path, *, scheme: Scheme | str | None = None,
     state, _, lines = RunFolder(source).read()
     spec = state["about"]["scheme"]
     if trust:
-        SCHEMES.load({key: value for key, value in spec.items() if key not in PARTS})
+        SCHEMES.load({key: value for key, value in spec.items() if key not in OPTIONS})
         if "server" in spec:
             registry_of("server").load(spec["server"])
     made = scheme_of(spec) if scheme is None else _given_scheme(scheme, spec)
@@ -239,7 +239,7 @@ def _timeline(rounds: list[RoundRecord], clients: int, *, draws: bool) -> Timeli
 
 def scheme_of(spec: Mapping[str, Any]) -> Scheme:
     """The scheme that a run was made with, and its server rule; what would have to be imported is only named."""
-    given = {key: value for key, value in spec.items() if key not in PARTS or key == "label"}
+    given = {key: value for key, value in spec.items() if key not in OPTIONS or key == "label"}
     with only_named():
         try:
             scheme = read_scheme(given)
@@ -260,8 +260,8 @@ def _server(spec: Mapping[str, Any]) -> ServerOptimizer | MixModels:
 def _given_scheme(given: Scheme | str, spec: Mapping[str, Any]) -> Scheme:
     """The scheme that the user gives for a record, if it is the recorded one."""
     scheme = read_scheme(given)
-    parts = {key: spec[key] for key in PARTS if key in spec and key != "label"}
-    if parts and scheme.options.plain:
+    options = {key: spec[key] for key in OPTIONS if key in spec and key != "label"}
+    if options and scheme.options.plain:
         scheme = scheme.using(server=_server(spec["server"])) if "server" in spec else scheme
     other = json.loads(json.dumps(scheme.spec()))
     if {**other, "label": None} != {**spec, "label": None}:
@@ -316,7 +316,7 @@ def replay(
         )
     model = None
     weights = cast("Weights", run.weights)
-    parts = SchemeOptions(server=server)
-    for closed in oracle(problem, run.timeline, weights, local, hyper, parts=parts, seed=seed, dtype=dtype):
+    options = SchemeOptions(server=server)
+    for closed in oracle(problem, run.timeline, weights, local, hyper, options=options, seed=seed, dtype=dtype):
         model = closed.model
     return model

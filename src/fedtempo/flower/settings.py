@@ -113,16 +113,16 @@ class Settings:
 
 
 def on_flower(scheme: Scheme, server: object) -> Scheme:
-    """The scheme with a server rule; parts that are the clients' work are refused, since clients are the user's own."""
-    parts = scheme.options
-    if parts.correction is not None:
-        raise _clients_own("scheme", parts.correction.label)
-    if parts.compression is not None:
+    """The scheme with a server rule; options that are the clients' work are refused: clients are the user's own."""
+    options = scheme.options
+    if options.correction is not None:
+        raise _clients_own("scheme", options.correction.label)
+    if options.compression is not None:
         raise InputError(
-            f"scheme: {parts.compression.label} is done by clients; leave it out, and compress in the ClientApp by "
+            f"scheme: {options.compression.label} is done by clients; leave it out, and compress in the ClientApp by "
             "fedtempo.flower's compressing"
         )
-    if parts.client_steps or parts.client_rates or parts.compensate in ("rate", "work"):
+    if options.client_steps or options.client_rates or options.compensate in ("rate", "work"):
         raise InputError(
             "scheme: local steps and local learning rates are the ClientApp's own on Flower; leave client_steps, "
             "client_rates and compensate out"

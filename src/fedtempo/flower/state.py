@@ -212,7 +212,7 @@ class Saved(NamedTuple):
         journal.names, journal.importance = tuple(state["names"]), tuple(state["importance"])
         estimates.restore(state["estimates"])
         handler.registry = ClientRegistry.restore(state["roster"])
-        handler.retries.restore(state["patience"])
+        handler.retries.restore(state["patience"])  # key of the file format
         handler.validator.restore(state["norms"])
         handler.server_round = state["server_round"]
 
@@ -276,7 +276,7 @@ class Saver:
             "server": snapshot,
             "estimates": estimates.snapshot(),
             "roster": handler.registry.snapshot(),
-            "patience": handler.retries.snapshot(),
+            "patience": handler.retries.snapshot(),  # key of the file format
             "norms": handler.validator.snapshot(),
             "server_round": handler.server_round,
             "names": journal.names,

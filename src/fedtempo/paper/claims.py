@@ -104,8 +104,8 @@ def number(value: float) -> str:
     """Three digits, ∞ for what is beyond all."""
     if math.isnan(value):
         return NONE
-    told = "∞" if math.isinf(value) else f"{abs(value):.3g}"
-    return f"−{told}" if value < 0 else told
+    digits = "∞" if math.isinf(value) else f"{abs(value):.3g}"
+    return f"−{digits}" if value < 0 else digits
 
 
 def table(claims: Sequence[Claim], *, horizon: bool = True) -> Table:
@@ -115,8 +115,8 @@ def table(claims: Sequence[Claim], *, horizon: bool = True) -> Table:
         rows.add_column(name, justify="right" if name == "no." else "left", no_wrap=name in ("no.", "verdict"))
     for c in claims:
         verdict = f"[{_COLOURS[c.verdict]}]{c.verdict}[/]"
-        told = [c.statement, measured(c), *([c.horizon or NONE] if horizon else [])]
-        rows.add_row(str(c.id), *map(escape, told), verdict)
+        cells = [c.statement, measured(c), *([c.horizon or NONE] if horizon else [])]
+        rows.add_row(str(c.id), *map(escape, cells), verdict)
     return rows
 
 

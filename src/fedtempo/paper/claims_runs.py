@@ -191,10 +191,10 @@ def _paper_rates(history: History) -> list[float]:
 
 def _paper_horizon(history: History) -> str:
     """The paper's horizon, where the results say it: on their own, or as the paper's study."""
-    told = history.attrs.get("horizon_of_paper")
-    if told is None:
-        told = json.loads(history.attrs.get("reproduction", "{}")).get("paper", {}).get("until", "")
-    return f"{float(told):g}" if isinstance(told, int | float | np.number) else str(told)
+    until = history.attrs.get("horizon_of_paper")
+    if until is None:
+        until = json.loads(history.attrs.get("reproduction", "{}")).get("paper", {}).get("until", "")
+    return f"{float(until):g}" if isinstance(until, int | float | np.number) else str(until)
 
 
 @dataclass

@@ -147,13 +147,13 @@ def order_at_small_rates(book: Book) -> Iterator[Case]:
             for high, low in ((FEDFIX, ASYNC), (FEDAVG, FEDFIX)):
                 name = f"{part.name}, {part.scheme(high)} − {part.scheme(low)}"
                 case = larger(name, part.at(high, TIME_BASED, rate), part.at(low, TIME_BASED, rate))
-                yield _told_by_sign(case) if case.seeds < FEWEST else case
+                yield _with_sign(case) if case.seeds < FEWEST else case
 
     for figure, name in EXPLORED.items():
         yield from over(book, figure, [name], steps)
 
 
-def _told_by_sign(case: Case) -> Case:
+def _with_sign(case: Case) -> Case:
     """What the sign alone says, where there is no interval."""
     sign = "as stated" if (case.number or 0.0) > 0 else "not as stated"
     return Case(case.name, case.number, None, None, case.verdict, f"{case.note}; the sign is {sign}", case.seeds)
@@ -207,9 +207,9 @@ def _places(cases: Sequence[Case]) -> str:
         return ""
     words = ("first", "second", "third", "last")
     places = Counter(int(case.number or 0) for case in ran)
-    told = ", ".join(f"{words[place - 1]} in {places[place]}" for place in sorted(places))
+    listed = ", ".join(f"{words[place - 1]} in {places[place]}" for place in sorted(places))
     certain = sum(case.verdict == "answered" for case in ran)
-    return f"FedBuff is {told} of {len(ran)} scenarios by mean loss; the place is certain in {certain}"
+    return f"FedBuff is {listed} of {len(ran)} scenarios by mean loss; the place is certain in {certain}"
 
 
 @claim(

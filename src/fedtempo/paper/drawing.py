@@ -10,7 +10,7 @@ from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.ticks import exact
 from fedtempo.clock.times import FixedTimes
 from fedtempo.paper.figure_file import FIGURES, Figure
-from fedtempo.paper.stages import told
+from fedtempo.paper.stages import what_was_run
 from fedtempo.report.style import save_figure
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.study_file import merged
@@ -61,14 +61,14 @@ def note(figure: Figure, results: Mapping[str, History]) -> str:
         if part.name in results:
             words = setting_words(results[part.name], "paper" if part.figure in FIGURES else "in full")
             groups.setdefault(words, []).append(part.title)
-    told_all = [f"{' and '.join(titles)}: {words}" if len(groups) > 1 else words for words, titles in groups.items()]
+    sentences = [f"{' and '.join(titles)}: {words}" if len(groups) > 1 else words for words, titles in groups.items()]
     where = sorted({h.attrs.get("hardware", "").split(",")[0].split(": ")[-1] for h in results.values()})
-    return "; ".join(told_all) + (f". On {', '.join(where)}." if where else "")
+    return "; ".join(sentences) + (f". On {', '.join(where)}." if where else "")
 
 
 def setting_words(history: History, full: str) -> str:
     """The setting of a part's results; in brackets, after the word `full`, that of the whole where it is another."""
-    about = told(history)
+    about = what_was_run(history)
     run, whole = merged(about["study"]), merged(about["paper"])
     ours, theirs = run["local"], whole["local"]
     seeds, every = len(run["seeds"]), _listed(theirs["lr"])

@@ -59,10 +59,10 @@ _COLUMNS = (4, 5, 3)
 def rates_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: str) -> Figure:
     """One part, the first: a panel for each local learning rate, a curve for each scheme."""
     name = name_of(parts, titles)
-    told = f"{titles.get(name, name)}. {note}"
+    heading = f"{titles.get(name, name)}. {note}"
     with rc_context(STYLE):
         if name not in parts:
-            return blank_figure(told)
+            return blank_figure(heading)
         history = lone(parts[name])
         looks = scheme_looks([history])
         rates = history.dataset[RATE].values.tolist() if RATE in history.hyper else []
@@ -70,7 +70,7 @@ def rates_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: 
         columns = min(len(runs), min(_COLUMNS, key=lambda c: -len(runs) % c))
         rows = -(-len(runs) // columns)
         size = (min(10.0, max(7.0, 2.3 * columns)), 1.1 + 1.65 * rows)
-        figure, grid = panels(rows, columns, size, told, sharex="all", sharey="all")
+        figure, grid = panels(rows, columns, size, heading, sharex="all", sharey="all")
         drawn = [scheme_curves(run, looks) for run in runs]
         every = [curve for curves in drawn for curve in curves]
         scale_losses(grid[0][0], every, 0.0)
@@ -105,7 +105,7 @@ def schemes_figure(parts: Mapping[str, History], titles: Mapping[str, str], note
     with rc_context(STYLE):
         figure, grid = panels(len(CLIENTS), len(DATA) * len(TIMES), (9.8, 5.6), note)
         drawn: list[Curve] = []
-        for d, (data, told) in enumerate(DATA.items()):
+        for d, (data, words) in enumerate(DATA.items()):
             places = {
                 f"{data}-{clients}-{times}": (r, d * len(TIMES) + c)
                 for r, clients in enumerate(CLIENTS)
@@ -116,7 +116,7 @@ def schemes_figure(parts: Mapping[str, History], titles: Mapping[str, str], note
             limits_of = [curve for found in curves.values() for curve in found]
             for name, (r, c) in places.items():
                 axes = grid[r][c]
-                title = titles.get(name, f"{told}, {name.rsplit('-')[-1]}")
+                title = titles.get(name, f"{words}, {name.rsplit('-')[-1]}")
                 head(axes, title.removesuffix(f", M = {CLIENTS[r]}"), pad=26.0)  # which the row says
                 if not curves.get(name):
                     blank(axes)

@@ -46,14 +46,14 @@ _MARKS = {"identical": "s", "time-based": "o"}
 def steps_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: str) -> Figure:
     """One part, the first: a history of one scheme over `local_steps`, under both weight rules."""
     name = name_of(parts, titles)
-    told = f"{titles.get(name, name)}. {note}"
+    heading = f"{titles.get(name, name)}. {note}"
     with rc_context(STYLE):
         if name not in parts:
-            return blank_figure(told)
+            return blank_figure(heading)
         ends = _ends(parts[name])
         rates = ends[RATE].values.tolist()
         size = (float(np.clip(1.0 + 2.3 * len(rates), 7.0, 10.0)), 5.2)
-        figure, grid = panels(2, len(rates), size, told, sharex="all")
+        figure, grid = panels(2, len(rates), size, heading, sharex="all")
         handles: list[Line2D | Patch] = []
         for k, rate in enumerate(rates):
             handles = [*handles, *_panels(grid[0][k], grid[1][k], ends.isel({RATE: k}))]

@@ -71,13 +71,13 @@ def load(path: Path) -> History | None:
     if not path.is_file():
         return None
     history = History.load(path)
-    if not {"study", "paper"} <= told(history).keys():
+    if not {"study", "paper"} <= what_was_run(history).keys():
         raise InputError(f"{path}: a history, but not of a figure's part; give a folder that fedtempo reproduce wrote")
     return history
 
 
-def told(history: History) -> dict[str, Any]:
-    """What was run."""
+def what_was_run(history: History) -> dict[str, Any]:
+    """The study, the paper's own, and the first stage if there was one, as `save` wrote them down."""
     found: dict[str, Any] = json.loads(history.attrs.get(KEY, "{}"))
     return found
 
@@ -150,14 +150,14 @@ def _stage(part: Part, place: Place, study: Table, *, scout: bool = False, after
     path = path_of(place.folder, part, scout=scout)
     there = load(path)
     if there is not None and there.finished:
-        if told(there)["study"] == study:
+        if what_was_run(there)["study"] == study:
             return there
         if not place.overwrite:
             raise ResultsConflict(f"{path} holds results of another setting; choose another --out, or add --overwrite")
         path.unlink()
     about: Table = {"figure": part.figure, "part": part.name, "study": study, "paper": part.full}
     if after is not None:
-        then = told(after)["study"]
+        then = what_was_run(after)["study"]
         about["first_stage"] = {"until": then["until"], "seeds": after.dataset.sizes["seed"]}
     return save(_run(study, place, path, after), path, about)
 

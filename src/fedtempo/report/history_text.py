@@ -40,13 +40,13 @@ def headline(history: History) -> str:
     """The study in a line: its problem, its size, how it was computed."""
     attrs, dataset = history.attrs, history.dataset
     try:
-        told = json.loads(attrs.get("problem", "{}"))
+        problem = json.loads(attrs.get("problem", "{}"))
     except ValueError:
-        told = {"name": attrs["problem"]}
-    told = told if isinstance(told, dict) else {"name": str(told)}
-    clients = told.get("clients", told.get("num_clients"))
+        problem = {"name": attrs["problem"]}
+    problem = problem if isinstance(problem, dict) else {"name": str(problem)}
+    clients = problem.get("clients", problem.get("num_clients"))
     clients = dataset.sizes.get("client") if not isinstance(clients, int) else clients
-    what = [str(told["name"])] if told.get("name") else []
+    what = [str(problem["name"])] if problem.get("name") else []
     what += [counted(clients, "client")] if clients else []
     size = [counted(dataset.sizes["scheme"], "scheme"), counted(dataset.sizes["weights"], "weight rule")]
     size += [f"{dataset.sizes[name]} {name}" for name in history.hyper]
@@ -73,11 +73,11 @@ def described(history: History) -> str:
 
 def sentences(history: History, summary: Summary) -> list[str]:
     """What happened, in plain words; nothing that the numbers do not show."""
-    told = [_who_was_first(history, summary), *_what_bias_cost(summary), _what_they_minimise(history, summary)]
-    told += [_what_diverged(history), _what_is_missing(history, summary), _edge_of_rates(history, summary)]
+    found = [_who_was_first(history, summary), *_what_bias_cost(summary), _what_they_minimise(history, summary)]
+    found += [_what_diverged(history), _what_is_missing(history, summary), _edge_of_rates(history, summary)]
     if history.dataset.sizes["seed"] == 1:
-        told.append("There is one seed, so small differences may be chance.")
-    return [sentence for sentence in told if sentence]
+        found.append("There is one seed, so small differences may be chance.")
+    return [sentence for sentence in found if sentence]
 
 
 def _who_was_first(history: History, summary: Summary) -> str:
@@ -136,16 +136,16 @@ def _what_bias_cost(summary: Summary) -> list[str]:
             by = f"{row.scheme} ends at {differing(row.loss, fair.loss)}"
             by += "" if math.isnan(row.bias_cost) else f" ({signed(row.bias_cost)})"
             (higher if row.loss > fair.loss else lower).append((row.bias_cost, by))
-    told = []
+    found = []
     if higher:
         listed = some([by for _, by in sorted(higher, reverse=True)])
-        told.append(f"The bias of identical weights costs federated loss, against time-based ones: {listed}.")
+        found.append(f"The bias of identical weights costs federated loss, against time-based ones: {listed}.")
     if lower:
         listed = some([by for _, by in sorted(lower)])
-        told.append(f"With identical weights the federated loss ends lower here than with time-based ones: {listed}.")
+        found.append(f"With identical weights the federated loss ends lower here than with time-based ones: {listed}.")
     if same:
-        told.append(f"For {both(same)} identical weights end no differently, within the deviation over seeds.")
-    return told
+        found.append(f"For {both(same)} identical weights end no differently, within the deviation over seeds.")
+    return found
 
 
 def _what_they_minimise(history: History, summary: Summary) -> str:
@@ -221,8 +221,8 @@ def _edge_of_rates(history: History, summary: Summary) -> str:
         at = [r.scheme for r in rows if r.chosen["local_lr"] == edge]
         if at:
             parts.append(f"the {end} local_lr tried ({plain(edge)}) is the best for {both(at)}")
-    told = "; ".join(parts)
-    return f"{told[0].upper()}{told[1:]}: rates beyond may do better still." if told else ""
+    both_ends = "; ".join(parts)
+    return f"{both_ends[0].upper()}{both_ends[1:]}: rates beyond may do better still." if both_ends else ""
 
 
 def _differs(row: Row, fair: Row) -> bool:
@@ -281,14 +281,14 @@ def grid(summary: Summary) -> tuple[list[str], list[list[str]]]:
         "rounds": [cell(r.rounds, ".0f") for r in summary.rows],
         "updates": [cell(r.updates, ".0f") for r in summary.rows],
     }
-    told = {name: cells for name, cells in columns.items() if name == "loss" or set(cells) != {NONE}}
-    names = ["scheme", "weights", *summary.hyper, *told]
+    shown = {name: cells for name, cells in columns.items() if name == "loss" or set(cells) != {NONE}}
+    names = ["scheme", "weights", *summary.hyper, *shown]
     rows = [
         [
             r.scheme,
             r.weights,
             *(plain(r.chosen[name]) for name in summary.hyper),
-            *(cells[k] for cells in told.values()),
+            *(cells[k] for cells in shown.values()),
         ]
         for k, r in enumerate(summary.rows)
     ]

@@ -28,8 +28,8 @@ def signed(share: float) -> str:
     """A relative difference in percent, or as a multiple where percents grow long."""
     if share > 9.995:
         return f"× {1.0 + share:.2g}"
-    told = f"{100 * share:+.0f}%" if abs(share) >= 0.0995 else f"{100 * share:+.1f}%"
-    return "0%" if told in ("+0.0%", "-0.0%") else told.replace("-", "−")
+    percent = f"{100 * share:+.0f}%" if abs(share) >= 0.0995 else f"{100 * share:+.1f}%"
+    return "0%" if percent in ("+0.0%", "-0.0%") else percent.replace("-", "−")
 
 
 def differing(a: float, b: float) -> str:

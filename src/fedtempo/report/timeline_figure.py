@@ -1,8 +1,8 @@
 """A picture of a timeline in the manner of the paper's Figure 1: one lane a client, the server's lane on top.
 
-A bar is a job, from the model sent to the update that comes back, in the colour of its delay n − ρ_i(n); a pale bar is
-an update that waits for its round to end. A vertical line is an aggregation, its arrow heads the models sent. The lanes
-are drawn by functions of their own, which other figures of who works when share.
+A bar is a job, from the model sent to the update that comes back, in the colour of its delay n − ρ_i(n); a hatched bar
+is an update that waits for its round to end. A vertical line is an aggregation, its arrow heads the models sent. The
+lanes are drawn by functions of their own, which other figures of who works when share.
 """
 
 from __future__ import annotations

@@ -37,11 +37,11 @@ class Compensated:
     """[clients] K(i)."""
 
 
-def compensated(parts: SchemeOptions, weights: Weights, local_steps: int, label: str) -> Compensated:
-    """What a scheme with these parts does about `weights`, at K = `local_steps`."""
-    if parts.compensate not in ("rate", "work"):
-        steps = None if parts.client_steps is None else np.array(parts.client_steps, dtype=np.int64)
-        rates = None if parts.client_rates is None else np.array(parts.client_rates, dtype=np.float64)
+def compensated(options: SchemeOptions, weights: Weights, local_steps: int, label: str) -> Compensated:
+    """What a scheme with these options does about `weights`, at K = `local_steps`."""
+    if options.compensate not in ("rate", "work"):
+        steps = None if options.client_steps is None else np.array(options.client_steps, dtype=np.int64)
+        rates = None if options.client_rates is None else np.array(options.client_rates, dtype=np.float64)
         return Compensated(weights, rates, steps)
     discounted = type(weights.rule).discount is not WeightRule.discount
     if weights.num_stages > 1 or weights.tracked or discounted:
@@ -55,7 +55,7 @@ def compensated(parts: SchemeOptions, weights: Weights, local_steps: int, label:
         raise InputError(f"{label}: a client has weight 0, which no rate or work of others stands for")
     exact = None if precise is None else tuple([min(precise)] * len(precise))
     same = Weights(np.full((1, len(values)), least), (exact,), (0,), Identical())
-    if parts.compensate == "rate":
+    if options.compensate == "rate":
         return Compensated(same, rates=values / least)
     found: list[Any] = list(values / least) if precise is None else [w / min(precise) for w in precise]
     wanted = [local_steps * f for f in found]

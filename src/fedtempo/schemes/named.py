@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedtempo.weighting.weight_rules import WeightRule
 
 
-PARTS = ("correction", "server", "compression", "compensate", "weights", "client_steps", "client_rates", "label")
+OPTIONS = ("correction", "server", "compression", "compensate", "weights", "client_steps", "client_rates", "label")
 """Keys that every scheme's table may have."""
 
 
@@ -53,22 +53,22 @@ class Scheme:
         self.label = label if label is not None else name
         self.options = SchemeOptions()
         self._named = self.label, self.options
-        """What it is called, and the parts that the name stands for."""
+        """What it is called, and the options that the name stands for."""
         self._first_label = self.label
 
-    def using(self, *, label: str | None = None, **parts: Any) -> Self:
-        """The same scheme with other parts (parts.py): correction, server, compression, weights, compensate and more.
+    def using(self, *, label: str | None = None, **options: Any) -> Self:
+        """The same scheme with other options (schemes/options.py): correction, server, compression and more.
 
         ``ft.FedFix("1/2").using(correction=ft.FedProx(0.1))``; what it had stays unless it is named.
         """
         known = [field.name for field in fields(SchemeOptions)]
-        for name in parts:
+        for name in options:
             if name not in known:
-                raise InputError(f"using: there is no part {name!r}; the parts are {', '.join(known)}")
+                raise InputError(f"using: there is no option {name!r}; the options are {', '.join(known)}")
         if label is not None and not str(label).strip():
             raise InputError(f"label: {label!r} does not do; give a few words")
         made = copy(self)
-        made.options = replace(self.options, **parts)
+        made.options = replace(self.options, **options)
         if label is not None:
             made.label = str(label)
             made._named = made.label, made.options
@@ -88,7 +88,7 @@ class Scheme:
         if type(self) is not Scheme and type(self).__module__ == __name__:
             return {"name": self.name, **self.options.spec()}
         plain = type(self) is Scheme
-        written = own_spec(self.waiting if plain and not was_made(self) else self, reserved=PARTS)
+        written = own_spec(self.waiting if plain and not was_made(self) else self, reserved=OPTIONS)
         usual = own_label(self.waiting) if plain else self._first_label
         if self._named[0] != usual or "repr" in written:
             written["label"] = self._named[0]
@@ -203,8 +203,8 @@ class CuredSampling(Scheme):
         waiting = getattr(criterion, "waiting", None)
         if waiting is None or waiting.draws_a_round(1) is None or not criterion.options.plain:
             raise InputError(
-                f"criterion: {criterion!r} is no sampling of clients without other parts; give one, as "
-                "CuredSampling(FastestSampling(5), window=8, biased=2), and parts to what that makes"
+                f"criterion: {criterion!r} is no sampling of clients without other options; give one, as "
+                "CuredSampling(FastestSampling(5), window=8, biased=2), and options to what that makes"
             )
         rule = CuredSample(waiting, positive_int(window, "window"), positive_int(biased, "biased"))
         label = f"CuredSampling({criterion.label}, window={window}, biased={biased})"
@@ -263,6 +263,6 @@ def without_options(scheme: Scheme) -> Scheme:
     if not scheme.options.plain:
         raise InputError(
             f"{scheme.label}: the theory here is that of plain local SGD and of the weighted sum of contributions; "
-            "leave out the scheme's parts, or simulate it"
+            "leave out the scheme's options, or simulate it"
         )
     return scheme

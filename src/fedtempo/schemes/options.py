@@ -1,4 +1,4 @@
-"""The parts of a scheme beside its waiting rule: how clients work, what they send, and what the server does with it.
+"""The options of a scheme beside its waiting rule: how clients work, what they send, what the server does with it.
 
     ft.FedFix("1/2").using(correction=ft.FedProx(0.1), server=ft.FedAdam(), compression=ft.TopK(0.01))
 
@@ -66,7 +66,7 @@ class SchemeOptions:
         object.__setattr__(self, name, tuple(plain(v) for v in listed))
 
     def _check_kinds(self) -> None:
-        """Each part is of its kind; weights may be named."""
+        """Each option is of its kind; weights may be named."""
         if self.weights is not None:
             from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 
@@ -89,7 +89,7 @@ class SchemeOptions:
 
     @property
     def own_weights(self) -> WeightRule | None:
-        """The weights that the parts bring: time-based ones where rate or work stands for them."""
+        """The weights that the options bring: time-based ones where rate or work stands for them."""
         if self.compensate in ("rate", "work"):
             from fedtempo.weighting.weight_rules import TimeBased
 
@@ -102,17 +102,17 @@ class SchemeOptions:
         return self == SchemeOptions()
 
     def words(self, known: SchemeOptions) -> list[str]:
-        """The parts that are there and not in `known`, in a few words each."""
+        """The options that are there and not in `known`, in a few words each."""
         kinds = ("weights", "correction", "server", "compression")
-        parts = [getattr(self, kind) for kind in kinds if getattr(self, kind) != getattr(known, kind)]
-        named = [part.label for part in parts if part is not None]
+        found = [getattr(self, kind) for kind in kinds if getattr(self, kind) != getattr(known, kind)]
+        named = [option.label for option in found if option is not None]
         if self.compensate is not None and self.compensate != known.compensate:
             named.append(f"by {self.compensate}")
         lists = [n for n in ("client_steps", "client_rates") if getattr(self, n) not in (None, getattr(known, n))]
         return named + [f"{name.removeprefix('client_')} by client" for name in lists]
 
     def spec(self) -> dict[str, object]:
-        """The parts that are there as JSON."""
+        """The options that are there as JSON."""
         found: dict[str, object] = {}
         for field in fields(self):
             value = getattr(self, field.name)

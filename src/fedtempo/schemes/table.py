@@ -1,4 +1,4 @@
-"""Schemes by name, as flags, study files and records have them: ``fedfix:1/2``, or a table with its parts.
+"""Schemes by name, as flags, study files and records have them: ``fedfix:1/2``, or a table with its options.
 
     {name = "fedfix", wait = "1/2", correction = "fedprox:0.1", server = "fedadam", compression = "topk:0.01"}
     {name = "my_rules:EveryOther", size = 2}
@@ -17,27 +17,27 @@ from fedtempo.errors import InputError
 from fedtempo.registry import Given, NotImported, Registry, own_label
 from fedtempo.schemes import named as schemes
 from fedtempo.schemes import published
-from fedtempo.schemes.named import PARTS, Scheme
+from fedtempo.schemes.named import OPTIONS, Scheme
 
 
 def scheme_of(given: object, where: str = "scheme") -> Scheme:
-    """The scheme that a text or a table names, with its parts."""
+    """The scheme that a text or a table names, with its options."""
     if isinstance(given, Scheme):
         return given
     if not isinstance(given, (str, Mapping)):
         raise InputError(f'{where}: {given!r} has no name; write {{name = "fedfix", wait = "1/2"}}')
-    table: Given = given if isinstance(given, str) else {k: v for k, v in given.items() if k not in PARTS}
+    table: Given = given if isinstance(given, str) else {k: v for k, v in given.items() if k not in OPTIONS}
     scheme = SCHEMES.from_spec(table, where)
-    parts = {} if isinstance(given, str) else parts_of(given)
-    made = scheme.using(**parts) if parts else scheme
-    if "label" in parts and type(made) is Scheme:
+    options = {} if isinstance(given, str) else options_of(given)
+    made = scheme.using(**options) if options else scheme
+    if "label" in options and type(made) is Scheme:
         made.name = made.label
     return made
 
 
-def parts_of(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts in a scheme's table, made."""
-    found: dict[str, Any] = {key: table[key] for key in PARTS if key in table}
+def options_of(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in a scheme's table, made."""
+    found: dict[str, Any] = {key: table[key] for key in OPTIONS if key in table}
     for kind in ("correction", "server", "compression", "weights"):
         if isinstance(found.get(kind), (str, Mapping)):
             found[kind] = registry_of(kind).from_spec(found[kind])
@@ -48,7 +48,7 @@ def parts_of(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def registry_of(kind: str) -> Registry[Any]:
-    """The names of a kind of parts; those that need JAX are loaded when they are asked for."""
+    """The names of a kind of options; those that need JAX are loaded when they are asked for."""
     if kind == "correction":
         from fedtempo.training.corrections import CORRECTIONS
 
@@ -137,7 +137,7 @@ class NamedRule(WaitingRule):
 
 def only_named_scheme(spec: Mapping[str, Any]) -> Scheme:
     """What stands for a scheme that is not imported: its name and its numbers, to be printed."""
-    numbers = [str(value) for key, value in spec.items() if key not in ("name", "repr", *PARTS)]
+    numbers = [str(value) for key, value in spec.items() if key not in ("name", "repr", *OPTIONS)]
     name = str(spec.get("name"))
     label = str(spec.get("label") or name + (f"({', '.join(numbers)})" if numbers else ""))
     return Scheme(NamedRule(name), name=name, label=label)

@@ -58,26 +58,26 @@ def some_schemes(given: object, num_clients: int) -> tuple[Scheme, ...]:
     return schemes
 
 
-def fitting_parts(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: int) -> tuple[Scheme, ...]:
-    """Schemes whose parts fit the local work and the clients."""
+def fitting_options(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: int) -> tuple[Scheme, ...]:
+    """Schemes whose options fit the local work and the clients."""
     from fedtempo.training.server_rules import server_rule
 
     for scheme in schemes:
-        parts = scheme.options
-        server_rule(parts.correction, parts.server)
-        if parts.correction is not None:
-            parts.correction.check(local)
+        options = scheme.options
+        server_rule(options.correction, options.server)
+        if options.correction is not None:
+            options.correction.check(local)
         for name in ("client_steps", "client_rates"):
-            if (given := getattr(parts, name)) is not None and len(given) != num_clients:
+            if (given := getattr(options, name)) is not None and len(given) != num_clients:
                 raise InputError(
                     f"{scheme.label}: {name} has {len(given)} values for {num_clients} clients; give one each"
                 )
-        varied = parts.client_steps is not None or parts.compensate == "work"
+        varied = options.client_steps is not None or options.compensate == "work"
         if varied and not (isinstance(local, LocalOptax) and local.draw == "uniform"):
             raise InputError(
                 f"{scheme.label}: clients that differ in their steps need LocalSGD or LocalOptax with draw='uniform'"
             )
-        if (parts.compensate == "work" or isinstance(parts.weights, Normalised)) and not local.plain:
+        if (options.compensate == "work" or isinstance(options.weights, Normalised)) and not local.plain:
             raise InputError(
                 f"{scheme.label}: a contribution grows in proportion to its steps with plain SGD alone; use LocalSGD "
                 "without momentum, clip and options, or compensate by weights or rate"
@@ -88,10 +88,10 @@ def fitting_parts(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: in
 
 def _fitting_rates(scheme: Scheme, local: LocalRule) -> None:
     """Refuse what a scheme's own rates and steps leave without a meaning."""
-    parts, axes = scheme.options, {axis.name: axis for axis in local.axes}
-    if (parts.compensate == "rate" or parts.client_rates is not None) and RATE not in axes:
+    options, axes = scheme.options, {axis.name: axis for axis in local.axes}
+    if (options.compensate == "rate" or options.client_rates is not None) and RATE not in axes:
         raise InputError(f"{scheme.label}: clients differ in their rate, which {local!r} does not have")
-    if parts.client_steps is None:
+    if options.client_steps is None:
         return
     if len(axes["local_steps"].values) > 1:
         raise InputError(f"{scheme.label}: its clients have their own numbers of steps; give one number as steps")

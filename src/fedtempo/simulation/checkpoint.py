@@ -31,7 +31,7 @@ class Folder:
     def __init__(self, path: Path, description: Mapping[str, Any] | None = None) -> None:
         """`description`: JSON to keep beside the configuration, so that a command can make the study again."""
         self.path = path
-        self._told = description
+        self._description = description
 
     @property
     def history(self) -> Path:
@@ -80,8 +80,8 @@ class Folder:
             raise InputError(f"{self.path}: cannot make this folder ({error.strerror}); choose another") from None
         if not self._study.is_file():
             document = {"format": FORMAT, "configuration": configuration, "layout": layout}
-            if self._told is not None:
-                document["description"] = dict(self._told)
+            if self._description is not None:
+                document["description"] = dict(self._description)
             text = json.dumps(document, indent=2)
             write_text(self._study, text)
 

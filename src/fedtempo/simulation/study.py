@@ -29,7 +29,7 @@ from fedtempo.simulation.arguments import (
     client_times,
     engine_name,
     first_measure,
-    fitting_parts,
+    fitting_options,
     grid_points,
     local_rule,
     one_of,
@@ -156,7 +156,7 @@ def simulate(
     clients = a_problem(problem).num_clients
     study = Study(
         problem=problem,
-        schemes=fitting_parts(some_schemes(schemes, clients), local_rule(local), clients),
+        schemes=fitting_options(some_schemes(schemes, clients), local_rule(local), clients),
         times=client_times(times, clients),
         until=positive(until, "until"),
         local=local_rule(local),

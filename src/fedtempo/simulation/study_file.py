@@ -5,7 +5,7 @@
     weights = ["time-based"]       clients = 20         law = "fixed"     lr = [0.1, 0.3]    wait = "1/2"
 
 Every key has a default; a key that does not exist is refused. Names are those of the registries: of schemes and their
-parts in schemes/table.py, of problems in problems/naming.py.
+options in schemes/table.py, of problems in problems/naming.py.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ GRADIENT_TOLERANCE = 1e-9
 """‖Σ w_i ∇L_i‖ at a minimiser, as a share of Σ w_i ‖∇L_i‖ at the start (or of 1 where that is small)."""
 _STEP_TOLERANCE = 1e-5
 _MAX_STEPS = 100
-_PATIENCE = 5
+_MAX_IDLE_STEPS = 5
 DENSE = 1500
 """Up to how many parameters a Hessian is built."""
 
@@ -104,7 +104,7 @@ def _minimise(losses: ClientLosses, weights: Floats, start: Floats) -> tuple[Flo
             if small:
                 return point, passes
             still_moving += 1
-            if still_moving > _PATIENCE:
+            if still_moving > _MAX_IDLE_STEPS:
                 break
         length, slope = 1.0, float(gradient @ step)
         while True:

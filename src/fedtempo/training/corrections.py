@@ -185,8 +185,8 @@ class FedDANE(Correction):
         return plus(gradient, minus(here, begun.sent.model), self.mu)
 
     def finish(self, moved: Params, change: Params, begun: Begun, steps: Any, hyper: Hyper) -> tuple[Any, State]:
-        before, told = begun.state
-        return (minus(begun.found, before), 1 - told), (begun.found, jnp.ones_like(told))
+        before, known = begun.state
+        return (minus(begun.found, before), 1 - known), (begun.found, jnp.ones_like(known))
 
     def server_start(self, model: Params) -> Memory:
         return zeros(model), jnp.zeros((), jax.tree.leaves(model)[0].dtype)

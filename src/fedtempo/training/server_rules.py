@@ -335,7 +335,7 @@ class MixModels(ServerRule):
 
 
 def server_rule(correction: Correction | None = None, server: ServerOptimizer | MixModels | None = None) -> ServerRule:
-    """The server of a scheme with these parts: the plain sum wherever that is all there is."""
+    """The server of a scheme with these options: the plain sum wherever that is all there is."""
     remembering = correction if correction is not None and correction.remembers else None
     if isinstance(server, MixModels):
         if remembering is not None:

@@ -35,7 +35,7 @@ from fedtempo.clock.waiting import State, WaitingRule, resend
 from fedtempo.errors import InputError
 
 
-def _moment(origin: Tick, count: int, wait: Fraction, unit: Fraction) -> Tick:
+def _end_of_interval(origin: Tick, count: int, wait: Fraction, unit: Fraction) -> Tick:
     """Origin + count·wait, in whole ticks (rounded up where the tick does not divide it)."""
     top, bottom = (
         wait.numerator * unit.denominator,
@@ -65,7 +65,7 @@ class FixedInterval(WaitingRule):
 
     def deadline(self, state: State, view: View) -> Tick:
         origin, count = state
-        return _moment(origin, count, self.wait, view.unit)
+        return _end_of_interval(origin, count, self.wait, view.unit)
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
         if not isinstance(event, Deadline):
@@ -185,7 +185,7 @@ class IntervalStages(WaitingRule):
 
     def deadline(self, state: State, view: View) -> Tick:
         origin, stage, count, _ = state
-        return _moment(origin, count, self.stages[stage][0], view.unit)
+        return _end_of_interval(origin, count, self.stages[stage][0], view.unit)
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
         if not isinstance(event, Deadline):
@@ -194,7 +194,7 @@ class IntervalStages(WaitingRule):
         wait, rounds = self.stages[stage]
         reached = max(count, int((view.now - origin) * view.unit // wait))  # more than `count` if the server was late
         if rounds is not None and done + 1 >= rounds:
-            following: State = (_moment(origin, reached, wait, view.unit), stage + 1, 1, 0)
+            following: State = (_end_of_interval(origin, reached, wait, view.unit), stage + 1, 1, 0)
         else:
             following = (origin, stage, reached + 1, done + 1)
         return following, Close(tuple(view.arrived.values()))

@@ -26,7 +26,7 @@ Losses = Callable[[], NDArray[Any]]
 """[clients] L_i of the newest model."""
 
 
-def told_rounds(config: ClockConfig, until: Fraction, losses: Losses) -> Iterator[Timeline]:
+def chosen_rounds(config: ClockConfig, until: Fraction, losses: Losses) -> Iterator[Timeline]:
     """The rounds that end by `until`, one by one; each must be trained before the next is asked for."""
     rule = config.rule
     check_needs(rule, ("loss", *config.measures()), "a simulation", "let the rule choose by one of these")

@@ -26,7 +26,7 @@ from fedtempo.errors import InputError
 from fedtempo.grid import RATE, Value
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.options import SchemeOptions
-from fedtempo.simulation.engine.feedback import told_rounds
+from fedtempo.simulation.engine.feedback import chosen_rounds
 from fedtempo.simulation.engine.numerics import Precision, cast, kept_as, numerics
 from fedtempo.simulation.engine.program import grid_times
 from fedtempo.simulation.engine.session import Recorder, Snapshot, UnitSpec
@@ -67,7 +67,7 @@ def oracle(
     local: LocalOptax,
     hyper: Mapping[str, Value],
     *,
-    parts: SchemeOptions = PLAIN,
+    options: SchemeOptions = PLAIN,
     clients: Mapping[str, NDArray[Any]] | None = None,
     seed: int = 0,
     dtype: Precision = "float64",
@@ -77,13 +77,13 @@ def oracle(
 
     Instead of a timeline it can be a function that makes one on the way, from the newest model.
     `clients` has factors of the local learning rate and numbers of local steps, one a client, where they differ.
-    Virtual models are those of the paper's aggregation: a scheme whose parts replace it has none.
+    Virtual models are those of the paper's aggregation: a scheme whose options replace it has none.
     """
-    client = Client(problem, local, hyper, seed, dtype, parts, clients)
-    server = OracleServer(problem, hyper, seed, dtype, parts)
-    plain = isinstance(server.rule, WeightedSum) and parts.compression is None and STEPS not in (clients or {})
+    client = Client(problem, local, hyper, seed, dtype, options, clients)
+    server = OracleServer(problem, hyper, seed, dtype, options)
+    plain = isinstance(server.rule, WeightedSum) and options.compression is None and STEPS not in (clients or {})
     if virtual and not plain:
-        raise InputError("virtual: the virtual models are those of plain aggregation; leave out the scheme's parts")
+        raise InputError("virtual: the virtual models are those of plain aggregation; leave out the scheme's options")
     lines = iter([line]) if isinstance(line, Timeline) else line(lambda: server.version.model)
     last_use: dict[int, int] = {}
     if isinstance(line, Timeline):
@@ -124,9 +124,9 @@ class OracleServer:
     """θ^n, and what a method remembers beside it."""
 
     def __init__(
-        self, problem: Problem, hyper: Mapping[str, Value], seed: int, dtype: Precision, parts: SchemeOptions = PLAIN
+        self, problem: Problem, hyper: Mapping[str, Value], seed: int, dtype: Precision, options: SchemeOptions = PLAIN
     ) -> None:
-        self.rule = server_rule(parts.correction, parts.server)
+        self.rule = server_rule(options.correction, options.server)
         self._share, self._dtype = problem.importance.values, dtype
         self._lr, self._steps = float(hyper["server_lr"] or 0), int(hyper["local_steps"] or 1)
         with numerics(dtype):
@@ -170,13 +170,13 @@ class Client:
         hyper: Mapping[str, Value],
         seed: int,
         dtype: Precision,
-        parts: SchemeOptions = PLAIN,
+        options: SchemeOptions = PLAIN,
         clients: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         own = clients or {}
         self._steps = own.get(STEPS, np.full(problem.num_clients, int(hyper["local_steps"] or 1)))
         self._factor = own.get(RATE, np.ones(problem.num_clients))
-        self._problem, self._dtype, self._local, self._parts = problem, dtype, local, parts
+        self._problem, self._dtype, self._local, self._options = problem, dtype, local, options
         self._hyper = {k: kept_as(dtype).type(v) for k, v in hyper.items() if v is not None}
         self._gradient = _gradient(problem.loss)
         self._batch_size = hyper["batch_size"]
@@ -190,7 +190,7 @@ class Client:
             return self._train(sent, client, job)
 
     def _train(self, sent: Sent, client: int, job: int) -> tuple[list[Params], Answer]:
-        correction, compression = self._parts.correction, self._parts.compression
+        correction, compression = self._options.correction, self._options.compression
         data = self._problem.client_data(client)
         size = np.int32(self._problem.sizes[client])
         rows = np.asarray(self._rows(self._key, np.int32(client), np.int32(job), size))
@@ -255,7 +255,7 @@ def reference(
     problem: Problem,
     local: LocalRule,
     static: Mapping[str, Value],
-    parts: SchemeOptions,
+    options: SchemeOptions,
     dtype: Precision,
 ) -> Snapshot:
     """What a unit measures, and its final models, run by run."""
@@ -279,7 +279,7 @@ def reference(
             if line is not None:
                 weights = spec.weights[rule]
                 trained = oracle(
-                    problem, line, weights, local, hyper, parts=parts, clients=spec.clients, seed=seed, dtype=dtype
+                    problem, line, weights, local, hyper, options=options, clients=spec.clients, seed=seed, dtype=dtype
                 )
                 for closed in trained:
                     while point < spec.points and ticks[point] < closed.end:
@@ -306,14 +306,14 @@ def _line(spec: UnitSpec, measure: _Plainly, dtype: Precision) -> Timeline | Lin
     """The rounds of a unit, or how they follow from its models; None if there are none."""
     if spec.asks:
 
-        def told(newest: Callable[[], Any]) -> Iterator[Timeline]:
+        def choosing(newest: Callable[[], Any]) -> Iterator[Timeline]:
             def losses() -> NDArray[Any]:
                 with numerics(dtype):
                     return np.asarray(measure(newest())["client_loss"])
 
-            return told_rounds(spec.config, spec.until, losses)
+            return chosen_rounds(spec.config, spec.until, losses)
 
-        return told
+        return choosing
     lines = list(stream(spec.config, until=spec.until))
     return Timeline.joined(lines) if lines else None
 

@@ -23,7 +23,7 @@ from fedtempo.clock.generate import stream
 from fedtempo.clock.timeline import I32, Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.errors import UnlawfulRule
-from fedtempo.simulation.engine.feedback import told_rounds
+from fedtempo.simulation.engine.feedback import chosen_rounds
 from fedtempo.weighting.weights import Weights
 
 NOBODYS = 0
@@ -212,7 +212,7 @@ class _Cutter:
         rule = self._config.rule
         losses = self._losses
         if losses is not None:
-            lines = told_rounds(self._config, until, lambda: losses(self._slots.current))
+            lines = chosen_rounds(self._config, until, lambda: losses(self._slots.current))
         else:
             lines = stream(self._config, until=until)
         ahead = rule.synchronous or (rule.returns_to_contributors and self._config.availability is None)

@@ -271,7 +271,7 @@ class Session:
             out |= {f"state:{k}": np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(self.state))}
             out["cuts"] = self._cuts
             if self.spec.asks:
-                out["told"] = np.array(self._chosen_by)
+                out["told"] = np.array(self._chosen_by)  # key of the file format
         return out
 
     @property
@@ -287,7 +287,7 @@ class Session:
             )
         self.events_done = int(saved["events_done"])
         self.recorder.restore(saved)
-        self._chosen_by = list(saved.get("told", ()))
+        self._chosen_by = list(saved.get("told", ()))  # key of the file format
         leaves, structure = jax.tree.flatten(self.state)
         there = [jnp.asarray(saved[f"state:{k}"]) for k in range(len(leaves))]
         self.state = State(*jax.tree.unflatten(structure, there))

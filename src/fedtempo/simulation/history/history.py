@@ -165,7 +165,7 @@ class History:
         where = {str(n): c.item() for n, c in dataset.coords.items() if c.ndim == 0}
         if all(leaf.dtype.kind == "f" and np.isnan(leaf).all() for leaf in leaves.values()):
             why = "it diverged" if bool(run.diverged.any()) else "it has not been carried to the end"
-            raise InputError(f"no parameters of the run {_told(where)}: {why}; choose another run")
+            raise InputError(f"no parameters of the run {_in_words(where)}: {why}; choose another run")
         return Model(tree_of(leaves, self.structure), where)
 
     # -- numbers
@@ -248,5 +248,5 @@ def _upwards(measure: str, highest: bool | None) -> bool:
     return "accuracy" in measure if highest is None else highest
 
 
-def _told(where: Mapping[str, Any]) -> str:
+def _in_words(where: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in where.items())

@@ -58,8 +58,8 @@ def _attributes_as_text(dataset: xr.Dataset) -> xr.Dataset:
     odd = [n for n, v in dataset.attrs.items() if isinstance(v, bool) or not isinstance(v, str | int | float)]
     if not odd:
         return dataset.copy()
-    told = {n: json.dumps(dataset.attrs[n], default=lambda v: v.tolist()) for n in odd}
-    return dataset.assign_attrs({**told, "json_attributes": json.dumps(odd)})
+    written = {n: json.dumps(dataset.attrs[n], default=lambda v: v.tolist()) for n in odd}
+    return dataset.assign_attrs({**written, "json_attributes": json.dumps(odd)})
 
 
 def _attributes_from_text(dataset: xr.Dataset) -> xr.Dataset:
