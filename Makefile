@@ -38,9 +38,9 @@ test-slow: $(READY)
 
 # Real Flower processes that are killed, turned away or lie: about ten minutes.
 test-flower: $(READY)
-	$(BIN)/python -m pytest -s tests/flower/long_running.py
+	$(BIN)/python -m pytest -s tests/flower/test_real.py tests/flower/long_running.py
 
-# Ten times the random cases of `make test` on the clock, a hundred times on Flower's side.
+# Many times the random cases of `make test`, on the clock and on Flower's side.
 fuzz: $(READY)
 	FEDTEMPO_CASES=4000 $(BIN)/python -m pytest tests/clock/test_rival.py tests/clock/test_server.py
 	FEDTEMPO_CASES=40000 $(BIN)/python -m pytest -n 2 tests/flower/test_fuzz.py
@@ -57,7 +57,7 @@ bench-quadratic: $(READY)
 bench-planner: $(READY)
 	$(BIN)/python benchmarks/planner.py
 
-# What a round costs on Flower, carrier and ours apart, and how many updates a second the server takes.
+# What a round costs on Flower, transport and ours apart, and how many updates a second the server takes.
 bench-flower: $(READY)
 	$(BIN)/python benchmarks/flower_overhead.py
 

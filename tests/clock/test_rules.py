@@ -43,7 +43,7 @@ LAWFUL = [
 
 @pytest.mark.parametrize("rule", LAWFUL, ids=repr)
 def test_every_rule_is_lawful(rule: WaitingRule) -> None:
-    assert check_rule(rule, settings=15).rounds > 0
+    assert check_rule(rule, settings=8).rounds > 0
 
 
 class Like(WaitingRule):

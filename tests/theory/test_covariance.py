@@ -8,6 +8,7 @@ import pytest
 
 import fedtempo as ft
 import fedtempo.theory as theory
+from fedtempo.clock.races import MAX_RACERS, race_pairs
 from fedtempo.theory import covariance as co
 
 RNG = np.random.default_rng(5)
@@ -134,12 +135,12 @@ def test_certain_participation_with_another_alpha():
 def test_pairs_in_an_exponential_race_are_those_of_all_orders(clients, size):
     means = np.exp(RNG.normal(size=clients) * 1.5)
     _, second = _moments(_race(np.ones(clients), means, size))
-    assert co.race_pairs(means, size) == pytest.approx(second, abs=1e-12)
+    assert race_pairs(means, size) == pytest.approx(second, abs=1e-12)
 
 
 def test_fedbuff_has_no_single_alpha_and_gets_the_one_with_the_smallest_beta():
     means = np.array([1.0, 2.0, 4.0, 8.0])
-    pairs = co.race_pairs(means, 2)
+    pairs = race_pairs(means, 2)
     share = np.diag(pairs)
     d = 0.25 / share
     mean, second = _moments(_race(d, means, 2))
@@ -162,7 +163,7 @@ def test_fedbuff_has_no_single_alpha_and_gets_the_one_with_the_smallest_beta():
 @pytest.mark.parametrize(("clients", "size"), [(3, 2), (5, 2), (6, 3), (10, 3)])
 def test_no_alpha_gives_a_smaller_beta(clients, size):
     means = np.linspace(0.2, 1.0, clients)
-    pairs = co.race_pairs(means, size)
+    pairs = race_pairs(means, size)
     d = 1 / clients / np.diag(pairs)
     second = d[:, None] * pairs * d
     mean = d * np.diag(pairs)
@@ -192,4 +193,4 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ft.InputError, match="between 0 and 1"):
         co.fixed_set(np.ones(2), -0.1)
     with pytest.raises(ft.InputError, match="too many pairs"):
-        co.race_pairs(np.ones(co.MAX_RACERS + 1), 3)
+        race_pairs(np.ones(MAX_RACERS + 1), 3)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
-from fedtempo.clock.races import exponential_race
+from fedtempo.clock.races import exponential_race, race_sets
 from fedtempo.theory.recursion import pull_of
-from fedtempo.theory.regimes import Drawn, Independent, Repeating, Sampled, race_sets, regime
+from fedtempo.theory.regimes import Drawn, Independent, Repeating, Sampled, regime
 from fedtempo.theory.stability import stability_limit
 
 TIMES = ft.FixedTimes(["1", "3/4", "1/2", "1/4"])
