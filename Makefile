@@ -35,6 +35,7 @@ flower-demo: $(READY)
 # Tests of many seconds each that have quicker ones beside them.
 test-slow: $(READY)
 	FEDTEMPO_FULL_COMPILE=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+	FEDTEMPO_FULL_COMPILE=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/problems/test_models.py -k torch
 
 # Real Flower processes that are killed, turned away or lie: about ten minutes.
 test-flower: $(READY)

@@ -23,7 +23,7 @@ from fedtempo.clock.generate import full_timeline
 from support import rival
 from support.rival import Round
 
-CASES = int(os.environ.get("FEDTEMPO_CASES", "150"))
+CASES = int(os.environ.get("FEDTEMPO_CASES", "100"))
 LAWS = ("fixed", "replay", "bootstrap", "exponential", "uniform", "lognormal")
 RULES = ("fedavg", "async", "fedfix", "fedbuff", "uniform", "multinomial", "fastest", "fedfix-stages")
 SAMPLING = ("uniform", "multinomial", "fastest")
