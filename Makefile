@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CORE := $(VENV)/.core
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
 	bench-planner bench-flower flower-demo test-flower test-slow check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
-demo: $(READY)
+demo: $(CORE)
 	$(BIN)/fedtempo run --out results/demo --overwrite
 
 test: lint types unit wheel
@@ -29,7 +30,7 @@ wheel: $(READY)
 	$(BIN)/python tests/wheel_smoke.py
 
 # A SuperLink and four SuperNodes of unequal speed on this machine train digits with FedAvg and with FedFix.
-flower-demo: $(READY)
+flower-demo: $(CORE)
 	$(BIN)/python examples/flower/demo.py --out results/flower-demo
 
 # Tests of many seconds each that have quicker ones beside them.
@@ -85,9 +86,14 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-$(READY): pyproject.toml constraints.txt
+# What users install is enough for the demo; the rest is installed for the tests.
+$(CORE): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedtempo needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv --clear $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check --editable .
+	touch $@
+
+$(READY): $(CORE)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check --editable '.[dev,parquet]'
 	touch $@
 
