@@ -12,12 +12,11 @@ import pytest
 
 import fedtempo as ft
 from fedtempo.clock import rules
-from fedtempo.clock.closed_form import ClosedForm
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import full_timeline
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.waiting import check_needs
-from fedtempo.rules import Action, Close, Event, Send, State, View, WaitingRule
+from fedtempo.rules import Action, Close, ClosedForm, Event, Send, State, View, WaitingRule
 from fedtempo.testing import check_rule
 from fedtempo.weighting.long_run import LongRun
 
@@ -160,6 +159,28 @@ def test_a_need_that_is_not_met_is_named() -> None:
         ("importance",),
         (),
     }
+
+
+@dataclass(frozen=True)
+class ByBattery(WaitingRule):
+    """Reads what nobody measures."""
+
+    needs = ("battery",)
+
+    def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
+        return state, None
+
+
+def test_a_clock_refuses_what_nobody_measures_before_anything_runs() -> None:
+    scheme = ft.Scheme(ByBattery(), name="battery")
+    problem = ft.problems.quadratics(4, dimension=2)
+    for run in (
+        lambda: ft.timeline(scheme, FIXED, until=3),
+        lambda: ft.compare(FIXED, scheme),
+        lambda: ft.simulate(problem, scheme, FIXED, until=3, local=ft.LocalSGD(lr=0.1)),
+    ):
+        with pytest.raises(ft.InputError, match="needs 'battery', which a virtual clock does not supply"):
+            run()
 
 
 CONCRETE = {name for name in rules.__all__ if name[0].isupper()}

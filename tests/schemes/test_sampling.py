@@ -155,16 +155,16 @@ def test_what_follows_from_training_is_not_told_ahead() -> None:
 
 @dataclass(frozen=True)
 class MineByMeasures(WaitingRule):
-    """A user's rule that chooses by two measures."""
+    """A user's rule that chooses by two measures, one of them of trained models."""
 
-    needs = ("loss", "drift")
+    needs = ("importance", "loss")
 
     def decide(self, state, event, view):
         raise AssertionError
 
 
 def test_a_rule_of_ones_own_is_not_run_ahead_either() -> None:
-    with pytest.raises(ft.InputError, match="losses and drift of trained models"):
+    with pytest.raises(ft.InputError, match="chooses by the losses of trained models"):
         ft.timeline(ft.Scheme(MineByMeasures(), name="mine"), TIMES, rounds=3)
 
 

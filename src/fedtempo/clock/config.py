@@ -11,7 +11,7 @@ import numpy as np
 
 from fedtempo.clock.ticks import MAX_TICKS, common_unit, in_ticks
 from fedtempo.clock.times import ClientTimes, Floats, Ints
-from fedtempo.clock.waiting import WaitingRule
+from fedtempo.clock.waiting import MEASURES, WaitingRule, check_needs
 
 if TYPE_CHECKING:
     from fedtempo.clock.availability import Availability
@@ -49,6 +49,7 @@ class ClockConfig:
     def of(cls, rule: WaitingRule, times: ClientTimes, importance: Floats | None = None, seed: int = 0) -> ClockConfig:
         """The configuration on the coarsest tick that divides every duration."""
         rule.check(times.num_clients)
+        check_needs(rule, MEASURES, "a virtual clock", f"a rule can read {', '.join(MEASURES)}")
         unit = common_unit([times.unit, *rule.waits])
         if importance is None:
             importance = np.full(times.num_clients, 1.0 / times.num_clients)

@@ -87,7 +87,7 @@ class WaitingRule(ABC):
     @property
     def by_training(self) -> bool:
         """Whether it decides by measures of trained models, so that no clock can run it ahead."""
-        return any(name not in _KNOWN_AHEAD for name in self.needs)
+        return any(name in MEASURES and name not in _KNOWN_AHEAD for name in self.needs)
 
     @property
     def waits(self) -> tuple[Fraction, ...]:
