@@ -93,9 +93,9 @@ class SampledClients(WaitingRule):
         """[clients] expected draws a round of clients that are always there; None where they are not known."""
         return None
 
-    def exact_share(self, times: ClientTimes, importance: Importance) -> tuple[Fraction, ...]:
-        """The same as rationals."""
-        raise NotImplementedError
+    def exact_share(self, times: ClientTimes, importance: Importance) -> tuple[Fraction, ...] | None:
+        """The same as rationals; None where they are not known."""
+        return None
 
     def rounds_per_time(self, times: ClientTimes, importance: Importance) -> Fraction | float | None:
         """Of clients that are always there; None where it is not known."""
@@ -138,8 +138,9 @@ class SampledClients(WaitingRule):
         success, left = succeeds(fails), 1.0 - float(lost)
         exact = None
         if isinstance(lost, Fraction) and rationals(len(share)):
-            drawn = zip(self.exact_share(times, importance), fails.failure, strict=True)
-            exact = tuple(s * (1 - f) / (1 - lost) for s, f in drawn)
+            drawn = self.exact_share(times, importance)
+            if drawn is not None:
+                exact = tuple(s * (1 - f) / (1 - lost) for s, f in zip(drawn, fails.failure, strict=True))
         named, pace = self.named(importance), self.rounds_per_time(times.always, importance)
         return replace(
             found,
