@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
@@ -30,7 +31,7 @@ from fedtempo.flower.client_registry import ClientRegistry
 from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.journal import Journal
 from fedtempo.flower.reply_handler import ReplyHandler
-from fedtempo.flower.settings import Settings
+from fedtempo.flower.settings import BEFORE_STEPS, Settings
 from fedtempo.flower.versions import Memory
 
 fcntl: ModuleType | None
@@ -221,10 +222,13 @@ class Saver:
     """The folder of a training, if it has one."""
 
     def __init__(self, settings: Settings, model: Arrays, *, resume: bool) -> None:
-        self._settings = settings
+        self.settings = settings
+        """With the step of the run that goes on, where none was asked for."""
         self._about = {
             "scheme": settings.scheme.spec(),
             "weights": settings.weights.label,
+            "step": settings.step or "stable",
+            **({"max_weight": settings.max_weight} if settings.measured else {}),
             "server_lr": settings.server_lr,
             "model": [[name, list(array.shape), str(array.dtype)] for name, array in model.items()],
         }
@@ -240,10 +244,20 @@ class Saver:
             folder.begin()
             return None
         saved = Saved(*folder.resume())
+        self._take_up_step(saved.state["about"])
         if (other := difference(saved.state["about"], self._about)) is not None:
             folder.release()
             raise ResultsConflict(f"checkpoint: {folder.path} holds another run ({other}); choose another folder")
         return saved
+
+    def _take_up_step(self, there: Mapping[str, Any]) -> None:
+        """Go on with the step of the run that is there, unless another was asked for."""
+        if self.settings.step is None:
+            self.settings = replace(self.settings, step=there.get("step", BEFORE_STEPS))
+            self._about["step"] = self.settings.step
+        if self.settings.step == BEFORE_STEPS:
+            for since in ("step", "max_weight"):
+                self._about.pop(since, None)
 
     def release(self) -> None:
         """Nothing more is saved: others may write to the folder."""
@@ -257,7 +271,7 @@ class Saver:
 
     def due(self, server_round: int) -> bool:
         """Whether this round is one to save."""
-        return self.active and server_round % self._settings.checkpoint_every == 0
+        return self.active and server_round % self.settings.checkpoint_every == 0
 
     def write(
         self,
@@ -267,6 +281,7 @@ class Saver:
         estimates: Estimates,
         journal: Journal,
         memory: Memory = (),
+        **more: object,
     ) -> None:
         """Save all that a later run needs to go on from here."""
         if self._folder is None:
@@ -282,5 +297,6 @@ class Saver:
             "names": journal.names,
             "importance": journal.importance,
             "server_lr": journal.server_lr,
+            **more,
         }
         self._folder.write(state, arrays, journal.new_lines(), memory)
