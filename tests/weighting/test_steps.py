@@ -236,10 +236,10 @@ def test_the_bound_is_met_where_all_phases_occur() -> None:
     assert steps._bound(case.run, case.d) == pytest.approx(exact)
 
 
-def test_overlaps_of_clients_that_come_and_go(monkeypatch) -> None:
-    """Jobs begin between rounds: those are charged that start from later versions, up to the job's own round."""
+def test_overlaps_of_clients_whose_jobs_fail(monkeypatch) -> None:
+    """Some jobs begin between rounds, and some never count: charged are starts from later versions, up to its round."""
     monkeypatch.setattr(steps, "MAX_AVAILABLE_UPDATES", 500)
-    times = ft.FixedTimes([2, 3, 5]).available(absences={2: [(1, 4)]}, period=11)
+    times = ft.FixedTimes([1, 2, 9]).available(failure=["1/2", "1/2", 0])
     case = case_of(ft.AsyncFedAvg(), times)
     found, sure = largest_overlap(case.run, case.d)
     assert not sure
@@ -284,6 +284,24 @@ def test_without_staleness_steps_stay(scheme) -> None:
 def test_one_update_of_every_client_together_weighs_one(scheme, weights) -> None:
     case = case_of(scheme, F80, weights=weights)
     assert stable_step(case.run, case.d) * case.d.sum() == pytest.approx(1)
+
+
+def test_the_second_cycle_counts() -> None:
+    """In the first, all start together; then the second client starts while a job of the first is out."""
+    case = case_of(ft.AsyncFedAvg(), ft.FixedTimes([1, 1]), [Fraction(1, 4), Fraction(3, 4)])
+    assert largest_overlap(case.run, case.d) == (pytest.approx(1.5), True)
+
+
+def test_the_heaviest_round_of_sampled_clients() -> None:
+    """Those who are never chosen do not count, and who is drawn three times counts three times."""
+    fastest = case_of(ft.FastestSampling(2), F80, weights="identical")
+    assert proven_step(fastest.run, fastest.d) == pytest.approx(2)
+    drawn = case_of(ft.MultinomialSampling(3), ft.FixedTimes([1, 2]))
+    assert proven_step(drawn.run, drawn.d) == pytest.approx(2)
+    heavy = case_of(ft.UniformSampling(1), ft.FixedTimes([1, 2]), [Fraction(1, 10), Fraction(9, 10)])
+    assert step_of("stable", heavy.run, heavy.d) == 1
+    assert step_of("proven", heavy.run, heavy.d) == 1
+    assert proven_step(heavy.run, heavy.d) == pytest.approx(2 / 1.8)
 
 
 def test_stable_steps_by_name() -> None:
