@@ -196,6 +196,7 @@ SLOW = (
     "weighting/test_shares_when_unavailable.py::test_weights_make_clients_count_by_their_importance[FedBuff",
     "weighting/test_shares_when_unavailable.py::test_weights_make_clients_count_by_their_importance[MultinomialSampling",
     "weighting/test_shares_when_unavailable.py::test_weights_make_clients_count_by_their_importance[UniformSampling",
+    "weighting/test_steps.py::test_no_order_of_two_thousand_diverges_below_the_bound",
 )
 """Tests of many seconds that others stand beside: `make test-slow` runs them, `make test` the rest."""
 

@@ -167,6 +167,9 @@ class ClosedForm:
     """There is none that can be written down: it is not sought as a limit cycle either."""
     repeats: bool = False
     """Whether the first `window` rounds repeat from round 0 on."""
+    spacing: Ints | None = None
+    """[clients] each client contributes at equal distances from the start on: in ticks where every round takes one
+    update, else in rounds."""
     practical_window: int | None = None
     """The smallest n from which on the first n rounds give each client its share to 1 %."""
     count_error: float | None = None

@@ -97,6 +97,7 @@ class FixedInterval(WaitingRule):
             window=1 if fresh else None if needed is None else least_common_multiple(needed),
             no_window=True,
             repeats=fixed is not None,
+            spacing=needed,
             practical_window=None if needed is None else max(_every(n) for n in np.unique(needed).tolist()),
             max_delay=None if availability is not None else math.inf if most is None and times.random else most,
             # a job may begin inside a round, when one fails or a client joins

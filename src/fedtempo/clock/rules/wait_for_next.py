@@ -73,6 +73,7 @@ class WaitForNext(WaitingRule):
             rounds_per_time=float(floats.sum()),
             window=1 if fresh else _window(fixed),  # drawn anew, q_i(n) is the same from the first round on
             no_window=True,
+            spacing=None if fixed is None else fixed.ticks,
             # by time t client i has come ⌊t/τ_i⌋ times or, inside a tie, once less: c_i(n) − s_i n is in [−1, s_i M]
             count_error=None if fixed is None else max(1.0 / float(share.min()), float(len(share))),
             max_delay=math.inf if unbounded and times.availability is None else None,
