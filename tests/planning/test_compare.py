@@ -109,11 +109,24 @@ def test_remarks_say_what_a_planner_would() -> None:
 
 def test_fedfix_with_half_the_time_of_equal_clients_is_fedavg_with_twice_the_step() -> None:
     same = ft.FixedTimes([1, 1, 1])
-    half, whole = ft.compare(same, [ft.FedFix("1/2"), ft.FedAvg()]).schemes
+    half, whole = ft.compare(same, [ft.FedFix("1/2"), ft.FedAvg()], step="paper").schemes
     line = ft.timeline(ft.FedFix("1/2"), same, until=50)
     step = np.bincount(line.round_of_update, weights=ft.weights(ft.FedFix("1/2"), same).applied(line), minlength=100)
     assert step.tolist() == pytest.approx([0, 2] * 50)
     assert half.server_step_per_time == pytest.approx(2 * whole.server_step_per_time)
+    half, whole = ft.compare(same, [ft.FedFix("1/2"), ft.FedAvg()]).schemes
+    assert (half.step, whole.step) == (0.5, 1)
+    assert half.server_step_per_time == pytest.approx(whole.server_step_per_time), "the stable step undoes it"
+
+
+def test_a_wait_that_does_not_divide_the_times_is_slower_than_fedavg() -> None:
+    """τ_max/(Δt Σ p_j ⌈τ_j/Δt⌉) of FedAvg's pace."""
+    same = ft.FixedTimes([1, 1, 1])
+    (plan,) = ft.compare(same, [ft.FedFix("0.7")]).schemes
+    assert plan.server_step_per_time == pytest.approx(1 / (0.7 * 2))
+    assert any("moves the model at 71% of FedAvg's pace" in remark for remark in plan.remarks)
+    (good,) = ft.compare(ft.FixedTimes.spread(5, 80), [ft.FedFix("1/5")]).schemes
+    assert not any("FedAvg's pace" in remark for remark in good.remarks)
 
 
 def test_bias_of_identical_weights() -> None:

@@ -150,7 +150,7 @@ def test_predictions_of_quadratics_are_near_what_happens(scheme: ft.Scheme) -> N
     pilot = run_pilot(problem, 30_000, local_steps=2)
     model = Model.of(pilot, problem.importance, 2, 8)
     rates = np.array([0.02, 0.05, 0.1, 0.2])
-    predicted = model.predict(scheme, times, until=Fraction(60), lr=rates).excess
+    predicted = model.predict(scheme, times, until=Fraction(60), lr=rates, step="stable").excess
     history = ft.simulate(
         problem,
         scheme,

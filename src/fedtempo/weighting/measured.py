@@ -11,6 +11,7 @@
                 own-time:   ω_i = p_i min(V + debt_i, `max_weight` × V̂_i before) / D̄; the rest is the client's debt,
                 which its next updates settle
     step        stable: ω_i = p_i R̂_i / Σ_j p_j R̂_j, so that one update of every client together weighs 1, and none more
+                proven: 2/(W + Γ) as in steps.py, with the largest Γ that was seen
 
 Both are unbiased in the long run: between two updates of a client lies V, and it counts p V. The mean makes the smaller
 jumps where times are random. Debts stay bounded because the cap is above the mean.
@@ -253,7 +254,8 @@ class OnlineWeights:
             return d, stable, stable
         if self._name == "paper":
             return d, stable, 1.0
-        return d, stable, 2.0 / (total + max(self._overlap, float(((1.0 - given.values) / share).max())))
+        overlap = max(self._overlap, float(((1.0 - given.values) / share).max()))
+        return d, stable, min(stable, 2.0 / (total + overlap))
 
     def _note(self, taken: Sequence[Taken], raw: Floats) -> None:
         """How much weight others have applied while each of these jobs was out."""
