@@ -164,7 +164,7 @@ def test_a_snapshot_is_all_of_it() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(InputError, match="max_weight: 1 does not do.*give a number above 1"):
+    with pytest.raises(InputError, match=r"max_weight: 1 does not do.*give a number above 1"):
         weight_rule({"name": "measured", "max_weight": 1})
     with pytest.raises(InputError, match="max_weight: inf does not do"):
         OwnTime(float("inf"))
@@ -176,9 +176,8 @@ def test_what_is_refused() -> None:
 
 def test_a_study_trains_with_them_and_goes_on_to_the_same_bits(tmp_path) -> None:
     problem = ft.problems.quadratics(4, dimension=3, noise=0.5, seed=0)
-    arguments = dict(
-        until=20, local=ft.LocalSGD(steps=2, lr=0.1, batch_size=2), points=5, weights=["measured", "own-time"]
-    )
+    local = ft.LocalSGD(steps=2, lr=0.1, batch_size=2)
+    arguments = {"until": 20, "local": local, "points": 5, "weights": ["measured", "own-time"]}
     schemes = [ft.FedFix("0.6"), ft.AsyncFedAvg()]
     fast = ft.simulate(problem, schemes, RANDOM, **arguments, dtype="float64")
     slow = ft.simulate(problem, schemes, RANDOM, **arguments, dtype="float64", engine="oracle")

@@ -346,8 +346,8 @@ def absences(wait: float, missed: Mapping[int, int], identity: Callable[[int], s
     return [
         Remark(
             f"client {client} missing",
-            f"client {client} ({identity(client)}) has not answered for {rounds} rounds of {wait:g} s. If it is so slow, "
-            "set a longer wait or give it less work; if it hangs, a shorter timeout",
+            f"client {client} ({identity(client)}) has not answered for {rounds} rounds of {wait:g} s. If it is so "
+            "slow, set a longer wait or give it less work; if it hangs, a shorter timeout",
         )
         for client, rounds in missed.items()
         if rounds > ROUNDS_MISSED
