@@ -110,6 +110,7 @@ def rows(group: Group, seeds: int) -> list[dict[str, Any]]:
         group.schemes,
         group.times,
         until=UNTIL,
+        step="paper",  # each scheme at its own best rate
         local=local,
         weights=group.weights,
         server_lr=group.server_lr,

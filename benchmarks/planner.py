@@ -60,6 +60,7 @@ def judged(k: int, grid: Any, seed: int, pilot_seed: int) -> dict[str, Any]:
         local=ft.LocalSGD(steps=s.local_steps, batch_size=s.batch_size),
         schemes=candidates(s.problem.num_clients, slowest),
         rates=RATES,
+        step="paper",  # as the grid was trained
         seed=pilot_seed,
     )
     seconds = time.perf_counter() - begin

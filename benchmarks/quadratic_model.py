@@ -81,7 +81,15 @@ def limits(quick: bool) -> bool:
             limit = stability_limit(problem, scheme, FIXED, local_steps=steps)
             local = ft.LocalSGD(steps=steps, lr=[0.98 * limit.lr, 1.02 * limit.lr], batch_size=None)
             history = ft.simulate(
-                problem, scheme, FIXED, until=until, local=local, points=until + 1, dtype="float64", bound=1e300
+                problem,
+                scheme,
+                FIXED,
+                until=until,
+                step="paper",
+                local=local,
+                points=until + 1,
+                dtype="float64",
+                bound=1e300,
             )
             loss = history.dataset["loss"].squeeze().transpose("local_lr", "time").values
             loss = np.where(np.isfinite(loss), loss, 1e300)  # past 1e300 a run is stopped as diverged
@@ -141,7 +149,15 @@ def curves(quick: bool) -> bool:
             local = ft.LocalSGD(steps=steps, lr=lr, batch_size=4)
             seeds = range(size * batches)
             history = ft.simulate(
-                problem, schemes, times, until=until, local=local, seeds=seeds, points=points, dtype="float64"
+                problem,
+                schemes,
+                times,
+                until=until,
+                step="paper",
+                local=local,
+                seeds=seeds,
+                points=points,
+                dtype="float64",
             )
             histories[times, steps] = history.dataset["loss"].squeeze("weights")
     for scheme, times in cases:
