@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import zipfile
@@ -40,6 +41,8 @@ try:
     import fcntl
 except ImportError:  # not a Unix: done without
     fcntl = None
+
+log = logging.getLogger("flwr")
 
 _Read = TypeVar("_Read")
 
@@ -221,6 +224,7 @@ class RunFolder:
             files.make_folder(self.path)
             self._hold(files.disk.open(self._journal, "ab"))
             files.disk.sync_folder(self.path)
+        log.warning("%s was gone, and is made again with the whole journal", self.path)
 
     # -- reading
 
