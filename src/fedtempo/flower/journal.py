@@ -242,7 +242,7 @@ class Journal:
         self._measured[whose][server_round] = plain
         self._line(measured=[whose, server_round, plain])
 
-    def read(self, lines: Iterable[str]) -> None:
+    def read(self, lines: Iterable[str], where: str = "rounds.jsonl") -> None:
         """Take up what an earlier run has written."""
         on_disk, self._on_disk = self._on_disk, False
         for place, line in enumerate(lines, 1):
@@ -250,7 +250,7 @@ class Journal:
                 self._take(json.loads(line))
             except Exception as error:  # whatever is there
                 raise InputError(
-                    f"rounds.jsonl: line {place} cannot be read ({type(error).__name__}: {error}); the lines before it "
+                    f"{where}: line {place} cannot be read ({type(error).__name__}: {error}); the lines before it "
                     "are whole; put a whole copy of the folder back, or choose another folder"
                 ) from None
         self._written = len(self._events)

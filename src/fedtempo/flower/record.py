@@ -186,7 +186,7 @@ def recorded(source: Result | str | Path, *, scheme: Scheme | str | None = None,
     if folder.fallen_back:
         log.warning("%s", folder.fallen_back)
     try:
-        return _of_folder(state, lines, scheme, trust)
+        return _of_folder(folder, state, lines, scheme, trust)
     except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise _damaged(folder, error) from None
     except ValueError as error:
@@ -202,7 +202,9 @@ def _damaged(folder: RunFolder, error: Exception) -> InputError:
     )
 
 
-def _of_folder(state: Mapping[str, Any], lines: list[str], scheme: Scheme | str | None, trust: bool) -> Record:
+def _of_folder(
+    folder: RunFolder, state: Mapping[str, Any], lines: list[str], scheme: Scheme | str | None, trust: bool
+) -> Record:
     spec = state["about"]["scheme"]
     if trust:
         SCHEMES.load({key: value for key, value in spec.items() if key not in OPTIONS})
@@ -210,7 +212,7 @@ def _of_folder(state: Mapping[str, Any], lines: list[str], scheme: Scheme | str 
             registry_of("server").load(spec["server"])
     made = scheme_of(spec) if scheme is None else _given_scheme(scheme, spec)
     journal = Journal(scheme=made, server_lr=state["server_lr"], on_disk=False)
-    journal.read(lines)
+    journal.read(lines, str(folder.path / "rounds.jsonl"))
     journal.names, journal.importance = tuple(state["names"]), tuple(state["importance"])
     return _of(journal)
 

@@ -56,6 +56,10 @@ _ANEW = "put a whole copy of the folder back, or choose another folder"
 class Damaged(Exception):
     """What is wrong with a file, in words, and what of the folder is whole."""
 
+    def __init__(self, what: str, whole: str = "") -> None:
+        super().__init__(what)
+        self.whole = f"; {whole}" if whole else ""
+
 
 class Tail(NamedTuple):
     """The end of a run as its folder has it."""
@@ -248,15 +252,14 @@ class RunFolder:
         try:
             return read(self._state)
         except Damaged as error:
-            newer = str(error)
+            newer = error
         if not self._previous.is_file():
-            raise InputError(f"{newer}; {_ANEW}")
+            raise InputError(f"{newer}{newer.whole}; {_ANEW}")
         try:
             found = read(self._previous)
-        except Damaged as error:
-            older = str(error)
-            also = "" if older == newer else f"; the older state does not help either ({older})"
-            raise InputError(f"{newer}{also}; {_ANEW}") from None
+        except Damaged as older:
+            also = "" if str(older) == str(newer) else f", and the older state does not help ({older})"
+            raise InputError(f"{newer}{also}{newer.whole}; {_ANEW}") from None
         self.fallen_back = f"{newer}; the older state, {self._previous.name}, is whole and taken instead"
         return found
 
@@ -279,8 +282,11 @@ class RunFolder:
         with _reading(self._journal), self._journal.open("rb") as file:
             file.seek(begin)
             text = file.read(end - begin)
-        lines = text.decode(errors="replace").splitlines()[begin > 0 :]
-        return Tail(state, [_SEAL.sub("}", line) for line in lines], saved)
+        lines = text.splitlines()[begin > 0 :]
+        _, why = _first_bad(lines)
+        if len(text) < end - begin or why:
+            raise Damaged(f"{self._journal}: its end is not as it was written{why and f' ({why})'}")
+        return Tail(state, [_SEAL.sub("}", line.decode()) for line in lines], saved)
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[zipfile.ZipFile]:
@@ -289,7 +295,7 @@ class RunFolder:
             with _reading(path), zipfile.ZipFile(path) as archive:
                 yield archive
         except Damaged as error:
-            raise Damaged(f"{error}{self._of_the_journal()}") from None
+            raise Damaged(str(error), self._of_the_journal()) from None
 
     def _of_the_journal(self) -> str:
         """What of the journal is whole, in words."""
@@ -298,7 +304,7 @@ class RunFolder:
         except OSError:
             return ""
         good = _first_bad(lines)[0] - 1
-        return f"; rounds.jsonl is whole up to line {good}" if good else ""
+        return f"rounds.jsonl is whole up to line {good}" if good else ""
 
     def _lines(self, state: Mapping[str, Any], path: Path) -> list[str]:
         """The lines that the state counts."""
@@ -311,14 +317,15 @@ class RunFolder:
         if whole and not why:
             return [_SEAL.sub("}", line) for line in text.decode().splitlines()]
         if why and (bad < len(lines) or len(text) == size):
-            before = f"the lines before it and {model}" if bad > 1 else model
-            raise Damaged(f"{self._journal}: line {bad} is not as it was written ({why}); {before}")
+            before = f"the lines before it and the model in {path.name} are whole" if bad > 1 else model
+            raise Damaged(f"{self._journal}: line {bad} is not as it was written ({why})", before)
         if len(text) < size:
             raise Damaged(
                 f"{self._journal}: holds {len(text)} bytes of the {size} that {path.name} counts, so rounds are "
-                f"missing after line {bad - 1}; {model}"
+                f"missing after line {bad - 1}",
+                model,
             )
-        raise Damaged(f"{self._journal}: is not the journal that belongs to {path.name}; {model}")
+        raise Damaged(f"{self._journal}: is not the journal that belongs to {path.name}", model)
 
     def resume(self) -> tuple[dict[str, Any], Arrays, list[str]]:
         """As `read`; what was written after the last complete round is cut off, and writing goes on until `release`."""

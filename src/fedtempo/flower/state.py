@@ -14,8 +14,8 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -107,18 +107,27 @@ class Saved(NamedTuple):
         """Know what that run knew."""
         state = self.state
         journal.read(self.lines)
-        try:
+        with reading_state():
             journal.names, journal.importance = tuple(state["names"]), tuple(state["importance"])
             estimates.restore(state["estimates"])
             handler.registry = ClientRegistry.restore(state["roster"])
             handler.retries.restore(state["patience"])  # key of the file format
             handler.validator.restore(state["norms"])
             handler.server_round = int(state["server_round"])
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"state.npz: it is no state of a run ({type(error).__name__}: {error}); the journal is whole; put a "
-                "whole copy of the folder back, or choose another folder"
-            ) from None
+
+
+@contextmanager
+def reading_state() -> Iterator[None]:
+    """A state whose checksums are right, and which is none, is said in words."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"state.npz: it is no state of a run ({type(error).__name__}: {error}); the journal is whole; put a whole "
+            "copy of the folder back, or choose another folder"
+        ) from None
 
 
 class Saver:
@@ -159,9 +168,14 @@ class Saver:
     def _go_on(self, folder: RunFolder) -> Saved:
         """Take up the run in a folder, if it is this one."""
         saved = Saved(*folder.resume(), folder.fallen_back)
-        if (other := difference(saved.state["about"], self._about)) is not None:
+        try:
+            if (other := difference(saved.state["about"], self._about)) is not None:
+                raise ResultsConflict(f"checkpoint: {folder.path} holds another run ({other}); choose another folder")
+            with reading_state():
+                int(saved.server["version"]), int(saved.server["now"])
+        except BaseException:
             folder.release()
-            raise ResultsConflict(f"checkpoint: {folder.path} holds another run ({other}); choose another folder")
+            raise
         log.info("Checkpoint: the run in %s goes on after round %s", folder.path, saved.state.get("server_round"))
         return saved
 

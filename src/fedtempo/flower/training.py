@@ -34,7 +34,7 @@ from fedtempo.flower.reply_handler import ReplyHandler, in_order
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.round_weights import RoundWeights, WaitAdvice, absences, remarks
 from fedtempo.flower.settings import Settings
-from fedtempo.flower.state import Resume, Saved, Saver
+from fedtempo.flower.state import Resume, Saved, Saver, reading_state
 from fedtempo.flower.stopping import Stop
 from fedtempo.flower.transport import FlowerTransport
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
@@ -255,8 +255,9 @@ class Training:
         Clients may have come and gone without the server's knowledge before it was killed.
         """
         now: Tick = snapshot["now"]
-        handler, server = self._handler, MeasuredServer.restored(self._settings.rule, restarted(snapshot))
-        self._server = server
+        handler = self._handler
+        with reading_state():
+            self._server = server = MeasuredServer.restored(self._settings.rule, restarted(snapshot))
         self._journal.log(LoggedEvent(now, RESTART))
         reason = f"the server was started again after round {handler.server_round}; what was out is sent again"
         handler.note(now, -1, "restart", reason)
