@@ -5,11 +5,13 @@ run and however large the model. What has happened since the last save is not se
 meanwhile, unless the run has ended.
 
     silent   a job is out for more than three times as long as its client's jobs take, or, of a client that has not
-             answered yet, than those of the client in the middle
+             answered yet, than those of the client in the middle. Time since the last save counts once that is three
+             times as long ago as rounds take: before, the job may have come back unseen
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -26,6 +28,7 @@ from fedtempo.errors import InputError
 from fedtempo.flower.clock import seconds
 from fedtempo.flower.faults import Fault
 from fedtempo.flower.journal import Journal
+from fedtempo.flower.record import scheme_of
 from fedtempo.flower.result import RoundRecord
 from fedtempo.flower.run_folder import RunFolder, Tail
 from fedtempo.report.tables import NONE, counted, short
@@ -102,10 +105,13 @@ def _seen(place: RunFolder, tail: Tail) -> Watched:
     now, jobs, times = int(server["now"]), state["estimates"]["jobs"], state["estimates"]["time"]
     usual = {client: float(times[client]) for client, count in enumerate(jobs) if count}
     middle = statistics.median(usual.values()) if usual else None
+    rounds = tuple(closed for closed in journal.rounds if closed.updates)[-_ROUNDS:]
+    gap = max((later.time - sooner.time for sooner, later in itertools.pairwise(rounds)), default=0.0)
+    unseen = since if since > _SILENT * gap else 0.0
     out = []
     for client, number, base, sent, *_ in server["in_flight"]:
         age, known = seconds(now - sent) + since, usual.get(client, middle)
-        silent = known is not None and age > _SILENT * known
+        silent = known is not None and age - since + unseen > _SILENT * known
         out.append(JobOut(_name(names, client), number, age, usual.get(client), int(server["version"]) - base, silent))
     measures = {}
     for whose in ("server", "evaluate", "train"):
@@ -116,7 +122,7 @@ def _seen(place: RunFolder, tail: Tail) -> Watched:
     spec = state["about"]["scheme"]
     return Watched(
         folder=place.path,
-        scheme=str(spec.get("label") or _words(spec)),
+        scheme=_words(spec),
         server_round=int(state["server_round"]),
         asked=dict(state.get("asked") or {}),
         time=seconds(now),
@@ -124,7 +130,7 @@ def _seen(place: RunFolder, tail: Tail) -> Watched:
         ended=ended,
         jobs=tuple(sorted(out, key=lambda job: -job.age)),
         resting=tuple(_name(names, client) for client, _, _, until in state["patience"] if until > 0),
-        rounds=tuple(closed for closed in journal.rounds if closed.updates)[-_ROUNDS:],
+        rounds=rounds,
         measures=measures,
         norms=tuple(map(float, state["norms"])),
         faults=tuple(journal.faults[-_FAULTS:]),
@@ -137,11 +143,9 @@ def _name(names: Sequence[str], client: int) -> str:
 
 
 def _words(spec: dict[str, Any]) -> str:
-    """A scheme as its folder names it, without making it."""
-    more = [str(value) for key, value in spec.items() if key not in ("name", "label", "server")]
-    server = spec.get("server")
-    rule = f" + {server.get('name')}" if isinstance(server, dict) else ""
-    return f"{spec['name']}{f'({chr(44).join(more)})' if more else ''}{rule}"
+    """A scheme as its folder names it; the server rule is not made, since that takes JAX."""
+    rule = f" + {spec['server']['name']}" if "server" in spec else ""
+    return scheme_of({key: value for key, value in spec.items() if key != "server"}).label + rule
 
 
 # -- as text
