@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -105,7 +106,7 @@ def test_a_folder_that_is_deleted_is_made_again_with_all_of_the_journal(every, t
     check(result, steps)
     same(folder, result)
     assert not result.errors
-    assert f"{folder} was gone, and is made again" in caplog.text
+    assert f"{folder / 'rounds.jsonl'} was gone, and is made again with the whole journal" in caplog.text
     with pytest.raises(ResultsConflict, match="holds a run"):
         start("fedfix", grid, folder, resume=False)
 
@@ -139,6 +140,27 @@ def test_another_run_in_the_place_of_this_one_is_left_alone(tmp_path) -> None:
     check(result, steps)
     assert "another run has been put in the place of this one; move it away" in result.stopped
     assert recorded(folder).timeline.num_rounds == 2
+
+
+def test_a_folder_that_is_moved_away_and_put_back_is_written_on(tmp_path, caplog) -> None:
+    folder, copy = tmp_path / "run", tmp_path / "copy"
+    grid, steps = world()
+    grid.at(2.3, lambda: (shutil.copytree(folder, copy), shutil.rmtree(folder), copy.rename(folder)))
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = start("async", grid, folder, resume=False)
+    check(result, steps)
+    same(folder, result)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("room", range(0, 6000, 331))
+def test_room_may_end_anywhere(room, tmp_path, monkeypatch) -> None:
+    grid, steps = world()
+    monkeypatch.setattr("support.power._Full.left", room)
+    during(grid, 0.9, 2.05, monkeypatch, RefusingDisk("write", errno.ENOSPC))
+    result = start("async", grid, tmp_path, resume=False)
+    check(result, steps)
+    same(tmp_path, result)
 
 
 def test_a_folder_that_cannot_be_prepared_is_refused_before_anything_runs(tmp_path) -> None:

@@ -23,7 +23,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -181,8 +181,7 @@ class RunFolder:
         gone it is made again, with the `whole` journal.
         """
         if whole is not None:
-            if not self._in_place():
-                self._make_again()
+            self._keep_place()
             lines = whole() if self._anew else lines
         content = "".join(f"{seal(line)}\n" for line in lines).encode()
         end = files.append(self._journal, self._written, content) if lines else self._written
@@ -202,33 +201,32 @@ class RunFolder:
         )
         self._written, self._crc, self._whole, self._anew = end, crc, True, False
 
-    def _in_place(self) -> bool:
-        """Whether the journal is the one that we write to, and as long as we know it."""
+    def _keep_place(self) -> None:
+        """See that the journal is the one that we write to; where somebody has removed it, it is made again."""
         with files.storage_errors(self._journal):
-            try:
-                there = self._journal.stat()
-            except (FileNotFoundError, NotADirectoryError):
-                return False
-        held = None if self._lock is None else os.fstat(self._lock.fileno())
-        return held is not None and os.path.samestat(there, held) and there.st_size >= self._written
-
-    def _make_again(self) -> None:
-        """Somebody has removed the folder or the journal."""
-        held = None if self._lock is None else os.fstat(self._lock.fileno())
-        journal = self._journal.stat() if self._journal.exists() else None
-        ours = journal is None or (held is not None and os.path.samestat(journal, held))
-        if not ours and self.holds_a_run():
-            raise StorageError(
-                f"{self.path}: another run has been put in the place of this one; move it away, and this one is saved "
-                "there again"
-            )
-        self._written, self._crc, self._anew = 0, 0, True
-        self.release()
-        with files.storage_errors(self._journal):
+            there = self._journal.stat() if self._journal.exists() else None
+            held = None if self._lock is None else os.fstat(self._lock.fileno())
+            same = there is not None and held is not None and os.path.samestat(there, held)
+            if there is not None and same and there.st_size >= self._written:
+                return
+            if there is not None and not same and self.holds_a_run() and not self._is_a_copy():
+                raise StorageError(
+                    f"{self.path}: another run has been put in the place of this one; move it away, and this one is "
+                    "saved there again"
+                )
+            if there is None or not self._is_a_copy():
+                self._written, self._crc, self._anew = 0, 0, True
+                log.warning("%s was gone, and is made again with the whole journal", self._journal)
+            self.release()
             files.make_folder(self.path)
             self._hold(files.disk.open(self._journal, "ab"))
             files.disk.sync_folder(self.path)
-        log.warning("%s was gone, and is made again with the whole journal", self.path)
+
+    def _is_a_copy(self) -> bool:
+        """Whether the journal has all that we have written: it was put back, or its file system knows no inodes."""
+        with self._journal.open("rb") as file:
+            text = file.read(self._written)
+        return 0 < self._written == len(text) and zlib.crc32(text) == self._crc
 
     # -- reading
 
@@ -249,8 +247,10 @@ class RunFolder:
         if not self.holds_a_run():
             raise DataMissing(f"{self.path}: no run is saved there (no state.npz); check the path")
         self.fallen_back = ""
-        try:
+        with suppress(Damaged):
             return read(self._state)
+        try:
+            return read(self._state)  # somebody may have been writing it
         except Damaged as error:
             newer = error
         if not self._previous.is_file():

@@ -405,6 +405,8 @@ class Training:
     def _save_all(self) -> None:
         """Save what there is, also what came after the last round."""
         self._stop.idle = False
+        if self._evaluator is not None:
+            self._evaluated(self._evaluator.collect(), self._clock.now())
         self._know()
         self._journal.write_rest()
         if self._handler.server_round and self._saver.active:
