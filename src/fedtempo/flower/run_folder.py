@@ -214,13 +214,15 @@ class RunFolder:
                     f"{self.path}: another run has been put in the place of this one; move it away, and this one is "
                     "saved there again"
                 )
-            if there is None or not self._is_a_copy():
+            harmed = there is None or not self._is_a_copy()
+            if harmed:
                 self._written, self._crc, self._anew = 0, 0, True
-                log.warning("%s was gone, and is made again with the whole journal", self._journal)
             self.release()
             files.make_folder(self.path)
             self._hold(files.disk.open(self._journal, "ab"))
             files.disk.sync_folder(self.path)
+            if harmed:
+                log.warning("%s was removed or cut off; all of it is written again", self._journal)
 
     def _is_a_copy(self) -> bool:
         """Whether the journal has all that we have written: it was put back, or its file system knows no inodes."""
