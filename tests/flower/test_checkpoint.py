@@ -302,8 +302,8 @@ def test_killed_before_the_server_was_told_who_came_and_went(what, back, tmp_pat
     what(grid)
     kept = Saver.write
 
-    def write(self, snapshot, arrays, handler, *more) -> None:
-        kept(self, snapshot, arrays, handler, *more)
+    def write(self, snapshot, arrays, handler, *more, **named) -> None:
+        kept(self, snapshot, arrays, handler, *more, **named)
         ready = {client for client in handler.registry.there if not handler.retries.resting(client)}
         if set(snapshot["clients"]) != ready and (what is not rests_no_longer or 1 in ready):
             raise Killed

@@ -15,8 +15,8 @@ INITIAL = {"w": np.zeros(3), "n": np.zeros((), dtype=np.int64)}
 
 
 def run(grid: FakeGrid, *, num_rounds: int = 6, timeout: float = 5.0, until: float | None = None, **options):
-    """AsyncFedAvg with importance for weights, so that each update counts by its step alone."""
-    strategy = AsyncFedAvg(**on(grid, weights="identical", **options))
+    """AsyncFedAvg with one weight for all, 1 after the server's rate, so that each update counts by its step alone."""
+    strategy = AsyncFedAvg(**on(grid, weights="identical", **{"server_lr": float(len(grid.nodes)), **options}))
     return strategy.start(grid, record_of(INITIAL), num_rounds=num_rounds, timeout=timeout, until=until)
 
 
@@ -52,6 +52,11 @@ def two(bad, **options):
 
 def steps(result) -> float:
     return float(result.arrays["w"].numpy()[0])
+
+
+def moved(result, client: int) -> float:
+    """What a client's steps of 1 come to, when the server's rate is 2."""
+    return 2 * sum(update.weight for closed in result.rounds for update in closed.updates if update.client == client)
 
 
 def taken(result, client: int) -> int:
@@ -205,7 +210,7 @@ def test_a_client_hangs_and_its_late_answer_is_not_taken() -> None:
     late = only(result, "late")
     assert (late.client, late.time) == (1, 7.0)
     assert "job 0 from version 0" in late.reason, "that version was gone long ago"
-    assert steps(result) == pytest.approx(taken(result, 0))
+    assert steps(result) == pytest.approx(moved(result, 0))
 
 
 def test_a_client_dies_and_its_job_is_not_waited_for() -> None:
@@ -228,7 +233,7 @@ def test_a_client_is_not_heard_of_for_a_while_and_then_answers() -> None:
     grid.at(6.5, lambda: grid.hidden.discard(101))
     result = run(grid, num_rounds=20, timeout=50)
     assert kinds(result, 1) == ["left", "came back", "late"]
-    assert steps(result) == pytest.approx(taken(result, 0)), "the job was given up when the client left"
+    assert steps(result) == pytest.approx(moved(result, 0)), "the job was given up when the client left"
     assert taken(result, 1) > 2
 
 
@@ -301,7 +306,7 @@ def test_a_push_to_a_node_that_is_gone() -> None:
     grid.at(1.0, lambda: grid.disconnect(101))
     result = run(grid, poll=100)  # the nodes are not looked at before the push fails
     assert kinds(result, 1) == ["deadline", "not sent", "left"]
-    assert steps(result) == pytest.approx(taken(result, 0))
+    assert steps(result) == pytest.approx(moved(result, 0))
 
 
 def test_a_client_that_keeps_failing_is_set_aside_and_tried_later() -> None:

@@ -168,8 +168,8 @@ class Watch:
         watch = self
 
         class WatchedSaver(Saver):
-            def write(self, snapshot, arrays, handler, *more):
-                super().write(snapshot, arrays, handler, *more)
+            def write(self, snapshot, arrays, handler, *more, **named):
+                super().write(snapshot, arrays, handler, *more, **named)
                 if watch.kill_untold and set(snapshot["clients"]) != ready(handler):
                     raise Killed
 

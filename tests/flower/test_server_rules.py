@@ -76,7 +76,7 @@ def test_the_model_is_the_simulators(scheme, server) -> None:
     options = {"times": by_name(SECONDS), "importance": by_name(PROBLEM.importance.values.tolist())}
     result = strategy(**on(grid, server=rule, server_lr=lr, **options)).start(grid, clients.initial, num_rounds=25)
     line = ft.timeline(wanted, TIMES, rounds=len(result.rounds))
-    weights = ft.weights(wanted, TIMES, importance=PROBLEM.importance.values.tolist())
+    weights = ft.weights(wanted, TIMES, importance=PROBLEM.importance.values.tolist(), step="stable")
     hyper = {**HYPER, "server_lr": lr}
     *_, last = oracle(PROBLEM, line, weights, LOCAL, hyper, options=SchemeOptions(server=rule))
     *_, plain = oracle(PROBLEM, line, weights, LOCAL, hyper)

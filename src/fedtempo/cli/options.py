@@ -90,6 +90,14 @@ Stages = Annotated[
 ImportanceText = Annotated[
     str | None, typer.Option("--importance", help="p_i as a list 0.5,1/4,1/4.", show_default="equal")
 ]
+Step = Annotated[
+    str | None,
+    typer.Option(
+        "--step",
+        help="The server's: stable (divided by 1 + mean staleness), paper (raw), proven.",
+        show_default="stable",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of random times and sampling.")]
 Target = Annotated[
     float | None, typer.Option("--target", help="Loss that the table's times refer to.", show_default=False)

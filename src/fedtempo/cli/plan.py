@@ -43,6 +43,7 @@ def plan(
     stage: o.Stages = None,
     importance: o.ImportanceText = None,
     weights: Annotated[str, typer.Option("--weights", help="time-based, identical or importance.")] = "time-based",
+    step: o.Step = None,
     discount: Annotated[
         str | None,
         typer.Option(
@@ -116,6 +117,7 @@ def plan(
             chosen,
             until=until,
             rule=rule,
+            step=step or "stable",
             rates=lr,
             steps=steps,
             batch_size=batch_size,
@@ -128,7 +130,9 @@ def plan(
     if until is not None or partition is not None or lr or figure is not None:
         raise InputError("--until, --partition, --lr and --figure are for a recommendation: give --problem too")
     log.info("planning for %s", known)
-    made = compare(known, chosen, importance=o.read_importance(importance), weights=rule, seed=seed)
+    made = compare(
+        known, chosen, importance=o.read_importance(importance), weights=rule, seed=seed, step=step or "stable"
+    )
     if as_json:
         typer.echo(json.dumps(made.to_dict(), allow_nan=False))
         return
@@ -144,6 +148,7 @@ def recommended(
     *,
     until: str | None,
     rule: WeightRule,
+    step: str,
     rates: Sequence[str] | None,
     steps: int,
     batch_size: str,
@@ -175,6 +180,7 @@ def recommended(
         schemes=schemes,
         rates=None if not rates else _rates(rates),
         weights=rule,
+        step=step,
         share=share,
         seed=seed,
     )

@@ -112,6 +112,7 @@ def run(
     batch_size: Annotated[
         list[str] | None, typer.Option("--batch-size", help="Rows a step; 'all' for all.", show_default=False)
     ] = None,
+    step: o.Step = None,
     server_lr: Annotated[
         list[str] | None, typer.Option("--server-lr", help="Server learning rates.", show_default=False)
     ] = None,
@@ -158,6 +159,7 @@ def run(
         lr=lr,
         steps=steps,
         batch_size=batch_size,
+        step=step,
         server_lr=server_lr,
         seeds=seeds,
         points=points,
@@ -216,7 +218,7 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
         out["server_lr"] = _list("--server-lr", flags["server_lr"], float)
     if "seeds" in flags:
         out["seeds"] = _seeds(flags["seeds"])
-    out |= {k: flags[k] for k in ("weights", "until", "points", "dtype", "engine") if k in flags}
+    out |= {k: flags[k] for k in ("weights", "step", "until", "points", "dtype", "engine") if k in flags}
     if "schemes" in flags:
         out["schemes"] = _schemes(out, *flags["schemes"])
     options = {k: flags[k] for k in ("correction", "server", "compression", "compensate") if k in flags}

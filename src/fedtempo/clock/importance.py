@@ -17,6 +17,8 @@ _SLACK = Fraction(1, 10**6)
 class Importance:
     """p_i: positive, sums to 1. Uniform unless given."""
 
+    _floats = False
+
     def __init__(self, values: Iterable[Exact] | None, num_clients: int) -> None:
         self._given: tuple[Fraction, ...] | None = None
         self._clients = num_clients
@@ -35,10 +37,21 @@ class Importance:
         self._given = tuple(p / total for p in given)
         self.values = np.array([float(p) for p in self._given])
 
+    @classmethod
+    def of(cls, values: Floats) -> Importance:
+        """p_i ∝ positive floats, also where their sum is not finite; rationals only where they are asked for."""
+        made = cls(None, len(values))
+        scaled = values / values.max()
+        made.values, made._floats = scaled / scaled.sum(), True
+        return made
+
     def __repr__(self) -> str:
         return f"Importance({self.values.tolist() if self._given is not None else f'1/{self._clients} each'})"
 
     @property
     def exact(self) -> tuple[Fraction, ...]:
         """p_i as rationals."""
+        if self._floats:
+            given = [Fraction(p) for p in self.values.tolist()]
+            return tuple(p / sum(given) for p in given)
         return self._given if self._given is not None else (Fraction(1, self._clients),) * self._clients

@@ -55,6 +55,8 @@ class Estimates:
         """The round after the one that took the client's last update, where clients wait for their turn."""
         self._arrived: dict[int, tuple[int, float]] = {}
         """Of updates that no round has taken yet: the base of the first try, and the share of U that the bound left."""
+        self._begun: dict[int, Tick] = {}
+        """When their first try was sent, less what went by in tries before a rest."""
         self._jobs: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._taken: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._time = np.zeros(0)
@@ -99,6 +101,7 @@ class Estimates:
         bound = _bound(recent) if len(recent) >= _ENOUGH else between
         recent.append(between)
         self._arrived[client] = base - rounds, min(1.0, bound / between)
+        self._begun[client] = sent - time
         self.examples_changes += not self._jobs[client] or self._examples[client] != examples
         self._jobs[client] += 1
         gain = _gain(int(self._jobs[client]))
@@ -111,6 +114,7 @@ class Estimates:
         self._room(job.client + 1)
         self._count(job, number, self._rounds, self._taken)
         self._arrived.pop(job.client, None)
+        self._begun.pop(job.client, None)
         if not self._rule.returns_to_contributors:
             self._turn[job.client] = number + 1
 
@@ -124,6 +128,10 @@ class Estimates:
         else:
             rounds = (number - self._turn.get(client, 0) + 1) / job.draws
         means[client] += _gain(int(taken[client])) * (rounds - means[client])
+
+    def begun(self, job: Job) -> Tick:
+        """When the client was free for the update that it has sent: failed tries count, its rests do not."""
+        return self._begun.get(job.client, job.sent)
 
     def time(self, client: int) -> float | None:
         """Smoothed mean duration of a client's jobs in seconds; None if it has not answered."""

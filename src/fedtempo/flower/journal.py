@@ -217,7 +217,8 @@ class Journal:
 
     def round(self, closed: RoundRecord) -> None:
         """A round has ended."""
-        row = (*closed[:3], tuple(update.row for update in closed.updates), closed.contributors)
+        row: tuple[Any, ...] = (*closed[:3], tuple(update.row for update in closed.updates), closed.contributors)
+        row += (closed.step,) if closed.step != 1.0 else ()
         self._rounds.append(row)
         self._line(round=row, told=self._events[self._written :])  # "told": key of the file format
         self._written = len(self._events)
@@ -275,8 +276,9 @@ def _json(**what: Any) -> str:
 
 
 def _round(row: Sequence[Any]) -> RoundRecord:
-    number, server_round, end, updates, names = row
-    return RoundRecord(number, server_round, end, tuple(UpdateRecord(*update) for update in updates), tuple(names))
+    number, server_round, end, updates, names, *step = row
+    taken = tuple(UpdateRecord(*update) for update in updates)
+    return RoundRecord(number, server_round, end, taken, tuple(names), *step)
 
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:

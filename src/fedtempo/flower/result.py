@@ -59,6 +59,8 @@ class RoundRecord(NamedTuple):
     updates: tuple[UpdateRecord, ...]
     contributors: tuple[str, ...]
     """Identities, in the order of `updates`."""
+    step: float = 1.0
+    """The server's, which the weights have in them."""
 
     def __str__(self) -> str:
         who = ", ".join(self.contributors[:5]) + (", …" if len(self.contributors) > 5 else "")

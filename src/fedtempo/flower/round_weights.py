@@ -1,12 +1,13 @@
 """ω_i(n), the weights that a round uses: the simulator's weight rules, with what the server knows of its clients.
 
-    ω_i(n) = d_i × draws × s(n − ρ_i(n))
+    ω_i(n) = step × d_i × draws × s(n − ρ_i(n))
     p_i    = v_i / Σ_j v_j        over the clients j that are there; v: what was given by identity, else examples
 
-d_i follows from p_i and participation: the simulator's with given times (closed form or limit cycle); the rule's closed
-form where the durations of jobs do not matter to it (`synchronous`); else estimated. A scheme that brings weights of
-its own has these: its tracker is shown the rounds since clients came or went. In a round that they do not fit, since a
-client is missing, d_i is used, and a fault says so.
+Step and d_i follow from p_i and participation: the simulator's with given times (closed form or limit cycle); the
+rule's closed form where the durations of jobs do not matter to it (`synchronous`); else measured, by the same object
+that the simulator's "measured" and "own-time" weights have (weighting/measured.py). A scheme that brings weights of its
+own has these: its tracker is shown the rounds since clients came or went. In a round that they do not fit, since a
+client is missing, d_i is used, and a fault says so. Runs that were begun by 0.6 go on with its estimates, at step 1.
 
 Clients that are not among the given names count as the middle one of these; names that nobody has are said in the log,
 once, when every client that is there has answered, for a client may be named by its answers alone. When the estimates
@@ -18,23 +19,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.clock.events import Round
+from fedtempo.clock.events import Job, Round
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import FixedTimes, Floats
 from fedtempo.errors import InputError
-from fedtempo.flower.clock import NANOSECOND
+from fedtempo.flower.clock import NANOSECOND, seconds
 from fedtempo.flower.estimates import Clients, Estimates
 from fedtempo.flower.measures import shares
 from fedtempo.flower.result import RoundRecord
-from fedtempo.flower.settings import Settings, of_names
+from fedtempo.flower.settings import BEFORE_STEPS, Settings, of_names
 from fedtempo.weighting.long_run import LongRun, Participation
+from fedtempo.weighting.measured import Taken
+from fedtempo.weighting.steps import step_of
 from fedtempo.weighting.weight_rules import Tracker
 
 log = logging.getLogger("flwr")
@@ -42,16 +44,14 @@ log = logging.getLogger("flwr")
 _SHOWN = 10
 
 
-class _Shares(Importance):
-    """p_i as floats; rationals only where they are asked for."""
+class Weighed(NamedTuple):
+    """A round's weights."""
 
-    def __init__(self, values: Floats) -> None:
-        self.values = shares(values)
-
-    @property
-    def exact(self) -> tuple[Fraction, ...]:
-        given = [Fraction(p) for p in self.values.tolist()]
-        return tuple(p / sum(given) for p in given)
+    weights: list[float]
+    """ω_i(n)."""
+    stable: list[float]
+    """What they would be at the stable step."""
+    step: float
 
 
 class RoundWeights:
@@ -67,18 +67,20 @@ class RoundWeights:
         misfit: Callable[[Round, str], None],
     ) -> None:
         """`rounds`: those since somebody came or left; `misfit` is called with a round that a tracker refuses."""
-        self._rule, self._waiting = settings.weights, settings.rule
+        self._rule, self._waiting, self._step = settings.weights, settings.rule, settings.step_taken
+        self.online = settings.online() if settings.measured else None
+        """What is measured of the times between updates."""
         self._importance, self._times = settings.importance, settings.times
         self._estimates, self._identity, self._rounds, self._misfit = estimates, identity, rounds, misfit
         self._tracks = settings.tracked
         self._there: tuple[int, tuple[int, ...]] | None = None
         self._who: Clients = np.zeros(0, dtype=np.int64)
         self._place: dict[int, int] = {}
-        self._shares: _Shares | None = None
+        self._shares: Importance | None = None
         self._examples_seen = -1
         self._track: Tracker | None = None
-        self._known: list[tuple[int, Participation]] = []
-        """With given times: the first round of each stage, and participation in it."""
+        self._known: list[tuple[int, LongRun]] = []
+        """With given times: the first round of each stage, and its long run."""
         self._order: list[int] | None = None
         self._closed: Participation | None = None
         self._numbers = 0
@@ -105,8 +107,22 @@ class RoundWeights:
         else:
             self._rule.base(importance, self._participation(None))
 
-    def applied(self, closed: Round, clients: Set[int], changes: int) -> list[float]:
+    def sent(self, jobs: Iterable[Job]) -> None:
+        """Jobs go out."""
+        if self.online is not None:
+            for job in jobs:
+                self.online.intervals.begin(job.client, seconds(job.sent))
+
+    def left(self, client: int) -> float:
+        """The client is gone: the seconds of its work that were still to be weighed, and are not."""
+        return 0.0 if self.online is None else self.online.intervals.leave(client)
+
+    def applied(self, closed: Round, clients: Set[int], changes: int) -> Weighed:
         """ω_i(n) of a round's jobs, when these clients are there; `changes` counts how often they have changed."""
+        if not closed.jobs:
+            if self.online is not None:
+                self.online.pass_by(seconds(closed.end))
+            return Weighed([], [], 1.0)
         contributors = [job.client for job in closed.jobs]
         gone = tuple(i for i in contributors if i not in clients)
         if (changes, gone) != self._there:
@@ -115,15 +131,30 @@ class RoundWeights:
         if not self._names_checked and self._estimates.have_answered(self._who):
             self._names_checked = True
             self._check_names()
-        importance = self._importance_now()
-        own = self._tracked(closed) if self._tracks else None
-        if own is None:
-            base, _ = self._rule.base(importance, self._participation(closed))
-            own = base[[self._place[i] for i in contributors]]
         staleness: NDArray[Any] = np.array([closed.number - job.base for job in closed.jobs], dtype=np.int64)
-        draws = np.array([job.draws for job in closed.jobs])
-        weights: list[float] = (own * self._rule.discount(staleness) * draws).tolist()
-        return weights
+        factor = self._rule.discount(staleness) * np.array([job.draws for job in closed.jobs])
+        importance = self._importance_now()
+        if self.online is not None:
+            end, begun = closed.end, self._estimates.begun
+            taken = [Taken(job.client, seconds(max(end - begun(job), 1))) for job in closed.jobs]
+            weights, stable = self.online.close(seconds(end), taken, self._who, importance.values)
+            return Weighed((weights * factor).tolist(), (stable * factor).tolist(), self.online.step)
+        own = self._tracked(closed) if self._tracks else None
+        step = stable_step = 1.0
+        if own is None:
+            part = self._participation(closed)
+            base, _ = self._rule.base(importance, part)
+            own = base[[self._place[i] for i in contributors]]
+            if not self._waiting.synchronous:
+                stable_step = float((base * part.share).sum() / base.sum())
+                step = self._step_of(closed.number, base, stable_step)
+        return Weighed((step * own * factor).tolist(), (stable_step * own * factor).tolist(), step)
+
+    def _step_of(self, number: int, base: Floats, stable: float) -> float:
+        """The step that is asked for."""
+        if self._step == "proven" and self._known:
+            return step_of(self._step, self._stage(number), base)
+        return 1.0 if self._step in ("paper", BEFORE_STEPS) else stable
 
     # -- participation
 
@@ -148,9 +179,12 @@ class RoundWeights:
             if "importance" in self._waiting.needs:
                 importance = self._importance_now()
             self._known = [
-                (first, LongRun(rule.simplified(times.num_clients), times, importance).participation)
+                (first, LongRun(rule.simplified(times.num_clients), times, importance))
                 for first, rule in self._waiting.in_stages()
             ]
+        return self._stage(number).participation
+
+    def _stage(self, number: int) -> LongRun:
         return next(found for first, found in reversed(self._known) if first <= number)
 
     def _closed_form(self) -> Participation | None:
@@ -211,11 +245,11 @@ class RoundWeights:
 
     # -- importance
 
-    def _importance_now(self) -> _Shares:
+    def _importance_now(self) -> Importance:
         """p_i of the clients that are there, made anew where they follow from examples and a number has changed."""
         changes = self._estimates.examples_changes if self._importance is None else 0
         if self._shares is None or self._examples_seen != changes:
-            self._shares, self._examples_seen = _Shares(self._values(self._who)), changes
+            self._shares, self._examples_seen = Importance.of(self._values(self._who)), changes
             self._track = None
             if "importance" in self._waiting.needs:
                 self._known, self._order = [], None

@@ -21,7 +21,11 @@ from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND, Clock
 from fedtempo.schemes.named import Scheme
 from fedtempo.weighting.long_run import LongRun
+from fedtempo.weighting.measured import OnlineWeights, measured_of
 from fedtempo.weighting.weight_rules import WeightRule
+
+BEFORE_STEPS = "0.6"
+"""The step of runs that were begun before there were steps: the paper's, with weights from means of all rounds."""
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 _Function = TypeVar("_Function")
@@ -33,6 +37,9 @@ class Settings:
 
     scheme: Scheme
     weights: WeightRule
+    step: str | None
+    """The server's, which `server_lr` multiplies; None: stable, or that of the run that goes on."""
+    max_weight: float
     server_lr: float
     seed: int
     importance: Mapping[str, Fraction] | None
@@ -76,7 +83,26 @@ class Settings:
     @cached_property
     def tracked(self) -> bool:
         """Whether weights follow from the rounds, as those that a scheme brings."""
-        return self.weights.tracker(Importance(None, 1), 1) is not None
+        return self.weights.stepping("paper") is None and self.weights.tracker(Importance(None, 1), 1) is not None
+
+    @property
+    def measured(self) -> bool:
+        """Whether weights follow from the times between updates, as they are seen."""
+        rule, asked = self.rule, measured_of(self.weights) is not None
+        alike = rule.returns_to_contributors and not rule.synchronous and not rule.by_training
+        return self.step != BEFORE_STEPS and not self.tracked and (asked or (alike and self.times is None))
+
+    def online(self) -> OnlineWeights:
+        """The weights of a training in which they are measured."""
+        rule = measured_of(self.weights)
+        most, own = (self.max_weight, False) if rule is None else (rule.max_weight, rule.own)
+        return OnlineWeights(self.weights, self.step_taken, most, own=own)
+
+    @property
+    def step_taken(self) -> str:
+        """The step by name; the paper's where the weights have a step in them already."""
+        has_its_own = measured_of(self.weights) is None and self.weights.stepping("paper") is not None
+        return "paper" if has_its_own else self.step or "stable"
 
     def check_weights(self) -> None:
         """Refuse weights that nobody can know."""

@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -26,14 +27,14 @@ from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.journal import Journal
 from fedtempo.flower.reply_handler import ReplyHandler
 from fedtempo.flower.run_folder import RunFolder
-from fedtempo.flower.settings import Settings
+from fedtempo.flower.settings import BEFORE_STEPS, Settings
 from fedtempo.flower.versions import Memory
 
 log = logging.getLogger("flwr")
 
 Resume = bool | Literal["auto"]
 
-WHEN_ABSENT: dict[str, Any] = {}
+WHEN_ABSENT: dict[str, Any] = {"step": BEFORE_STEPS}
 """Of settings that folders of 0.6 do not name: what they were there. A run whose folder does not name a setting, and
 which is not here either, goes on with any."""
 
@@ -45,9 +46,12 @@ def about(settings: Settings, model: Arrays) -> dict[str, Any]:
     retry_after, max_failures, norm_limit (its own message advises to change it), work_key, the numbers of nodes, what
     evaluates.
     """
+    steps = {"step": settings.step or "stable"} if settings.step != BEFORE_STEPS else {}
     return {
         "scheme": settings.scheme.spec(),
         "weights": settings.weights.label,
+        **steps,
+        **({"max_weight": settings.max_weight} if steps and settings.measured else {}),
         "server_lr": settings.server_lr,
         "model": [[name, list(array.shape), str(array.dtype)] for name, array in model.items()],
         "importance": _by_identity(settings.importance),
@@ -137,7 +141,9 @@ class Saver:
         self, settings: Settings, model: Arrays, *, resume: Resume, asked: Mapping[str, float | None] | None = None
     ) -> None:
         """`asked`: the `rounds`, `until` and `timeout` that this start was given, for those who watch."""
-        self._settings, self._asked = settings, dict(asked or {})
+        self.settings = settings
+        """With the step of the run that goes on, where none was asked for."""
+        self._model, self._asked = model, dict(asked or {})
         self._about = about(settings, model)
         self._folder = None if settings.checkpoint is None else RunFolder(settings.checkpoint)
         self._pending: list[str] = []
@@ -168,16 +174,25 @@ class Saver:
     def _go_on(self, folder: RunFolder) -> Saved:
         """Take up the run in a folder, if it is this one."""
         saved = Saved(*folder.resume(), folder.fallen_back)
+        there = saved.state["about"]
         try:
-            if (other := difference(saved.state["about"], self._about)) is not None:
+            settings = self._with_step_of(there)
+            here = about(settings, self._model)
+            if (other := difference(there, here)) is not None:
                 raise ResultsConflict(f"checkpoint: {folder.path} holds another run ({other}); choose another folder")
             with reading_state():
                 int(saved.server["version"]), int(saved.server["now"])
+            self.settings, self._about = settings, here
         except BaseException:
             folder.release()
             raise
         log.info("Checkpoint: the run in %s goes on after round %s", folder.path, saved.state.get("server_round"))
         return saved
+
+    def _with_step_of(self, there: Mapping[str, Any]) -> Settings:
+        """The settings with the step of the run that is there, unless another was asked for."""
+        asked = self.settings
+        return asked if asked.step is not None else replace(asked, step=there.get("step", BEFORE_STEPS))
 
     def _choose(self, first: Path) -> Saved | None:
         """Go on with the newest run that was cut off and is this one; else begin in a new folder beside the others."""
@@ -216,7 +231,7 @@ class Saver:
         ended = state.get("ended", f"{done} rounds are done" if done >= (self._asked.get("rounds") or 0) else None)
         if ended is not None:  # folders of 0.6 do not say whether they have
             return f"has come to its end ({ended})"
-        other = difference(state["about"], self._about)
+        other = difference(state["about"], about(self._with_step_of(state["about"]), self._model))
         return "" if other is None else f"holds another run ({other})"
 
     def release(self) -> None:
@@ -231,7 +246,7 @@ class Saver:
 
     def due(self, server_round: int) -> bool:
         """Whether this round is one to save."""
-        return self.active and server_round % self._settings.checkpoint_every == 0
+        return self.active and server_round % self.settings.checkpoint_every == 0
 
     def write(
         self,
@@ -241,6 +256,7 @@ class Saver:
         estimates: Estimates,
         journal: Journal,
         memory: Memory = (),
+        **more: object,
     ) -> None:
         """Save all that a later run needs to go on from here; `failure` says whether the disk has refused."""
         if self._folder is None:
@@ -258,6 +274,7 @@ class Saver:
             "names": journal.names,
             "importance": journal.importance,
             "server_lr": journal.server_lr,
+            **more,
         }
         self._pending += journal.new_lines()
         try:

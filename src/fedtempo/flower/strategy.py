@@ -42,6 +42,8 @@ from fedtempo.flower.state import Resume
 from fedtempo.flower.training import Training
 from fedtempo.schemes import named as schemes
 from fedtempo.schemes.named import Scheme
+from fedtempo.weighting.measured import Measured
+from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class Options(TypedDict, total=False):
     train_metrics_aggr_fn: MetricsFn | None
     evaluate_metrics_aggr_fn: MetricsFn | None
     weights: str | WeightRule
+    step: str | None
+    max_weight: float
     server: ServerOptimizer | MixModels | None
     server_lr: float
     importance: Mapping[str, Exact] | None
@@ -117,7 +121,11 @@ class TimedStrategy(flower.FedAvg):
 
     weights            a weight rule or its name; "time-based" keeps every client's importance whatever its speed
     server             what makes a model of a round's contributions, as FedAdam(); None: their weighted sum
-    server_lr          η_g
+    step               "stable": the server's step is 1 over (1 + the mean staleness of what it applies), measured as
+                       training goes on, so that one update of every client together weighs 1; "paper": the raw step of
+                       the theory, for learning rates that are tuned to it; "proven": the largest that is proved stable
+    server_lr          η_g, which multiplies the step
+    max_weight         how many times its client's mean weight an update may count for, where times are measured
     importance         by identity; without it, the number of examples that clients report
     times              seconds a job takes, by identity: weights follow from these, and nothing is estimated
     identity_key       reply metric that names a client, where nodes have no keys of their own
@@ -181,7 +189,7 @@ class TimedStrategy(flower.FedAvg):
         if not isinstance(weights, str | WeightRule):
             raise InputError(f"weights: {weights!r} is no weight rule; give one, or its name")
         rule = weight_rule(weights)
-        if rule.tracker(Importance(None, 1), 1) is not None:
+        if rule.tracker(Importance(None, 1), 1) is not None and rule.stepping("paper") is None:
             raise InputError(
                 f"weights: {rule.label} follow from the rounds of a simulation; a server estimates its own, "
                 "use time-based"
@@ -192,6 +200,8 @@ class TimedStrategy(flower.FedAvg):
         settings = Settings(
             scheme=self.scheme,
             weights=rule,
+            step=_maybe(check_step, given.get("step", self.scheme.options.step), "step"),
+            max_weight=Measured(_real(given.get("max_weight", 2.0), "max_weight")).max_weight,
             server_lr=float(positive(given.get("server_lr", 1.0), "server_lr")),
             importance=_maybe(by_identity, given.get("importance"), "importance"),
             times=_maybe(by_identity, given.get("times"), "times"),
@@ -239,7 +249,13 @@ class TimedStrategy(flower.FedAvg):
     def summary(self) -> None:
         """Log what the strategy is set to."""
         settings = self._settings()
-        log.info("\t├──> Scheme: %s, weights %s, server_lr %g", self.scheme, settings.weights.label, settings.server_lr)
+        log.info(
+            "\t├──> Scheme: %s, weights %s, step %s, server_lr %g",
+            self.scheme,
+            settings.weights.label,
+            settings.step or "stable",
+            settings.server_lr,
+        )
         log.info("\t├──> Nodes to start with: %d or more", settings.nodes_needed)
         log.info("\t├──> Share of clients that evaluate: %g", self.fraction_evaluate)
         log.info("\t├──> Checkpoint: %s", settings.checkpoint or "none")

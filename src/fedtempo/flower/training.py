@@ -32,7 +32,7 @@ from fedtempo.flower.journal import REFUSED, RESTART, Journal, LoggedEvent, Logg
 from fedtempo.flower.measures import KnownMeasures, MeasuredServer
 from fedtempo.flower.reply_handler import ReplyHandler, in_order
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
-from fedtempo.flower.round_weights import RoundWeights, WaitAdvice, absences, remarks
+from fedtempo.flower.round_weights import RoundWeights, WaitAdvice, Weighed, absences, remarks
 from fedtempo.flower.settings import Settings
 from fedtempo.flower.state import Resume, Saved, Saver, reading_state
 from fedtempo.flower.stopping import Stop
@@ -59,7 +59,7 @@ class Training:
         evaluate_fn: EvaluateFn | None,
         resume: Resume,
     ) -> None:
-        self._settings, self._grid = settings, grid
+        self._grid = grid
         self._num_rounds, self._until, self._timeout = num_rounds, until, timeout
         model = model_of(initial_arrays)
         asked = {
@@ -68,6 +68,7 @@ class Training:
             "timeout": seconds(timeout),
         }
         self._saver = Saver(settings, model, resume=resume, asked=asked)
+        self._settings = settings = self._saver.settings
         try:
             found = self._saver.found
             server, self._rule = settings.scheme.options.server, None
@@ -97,6 +98,10 @@ class Training:
                 rounds=self._journal.rounds_since_change,
                 misfit=self._misfit,
             )
+            online = self._round_weights.online
+            if found is not None and online is not None:
+                with reading_state():
+                    online.restore(found.state["online"])
             self._known = KnownMeasures(settings, self._estimates, identity, self._handler.losses)
             self._wait_advice = WaitAdvice()
             self._evaluator = None if evaluate_fn is None else Evaluator(evaluate_fn)
@@ -190,8 +195,8 @@ class Training:
                 closed, jobs = server.handle(event, now)  # the rule decides
                 if closed is not None:
                     with self._costs.part("aggregation"):
-                        weights = self._weigh(closed)
-                        record, contents = self._fold(closed, weights)  # θ^{n+1}
+                        weighed = self._weigh(closed)
+                        record, contents = self._fold(closed, weighed)  # θ^{n+1}
                     self._journal.round(record)
                     self._advise(record)
                     if record.updates:
@@ -276,6 +281,7 @@ class Training:
         if self._rule is not None and self._rule.mixes:
             self._bases.update(dict.fromkeys(jobs, self._versions.arrays))
         packed = []
+        self._round_weights.sent(jobs)
         for job in jobs:
             message = self._handler.pack(job)
             if message is None:
@@ -291,8 +297,13 @@ class Training:
         """Write down what the server hears; a client that has left is no longer waited for."""
         self._journal.log(LoggedEvent.of(event, now))
         self._changes += isinstance(event, (Joined, Left))
-        if isinstance(event, Left) and (job := self._transport.abandon(event.client, now)) is not None:
+        if not isinstance(event, Left):
+            return
+        if (job := self._transport.abandon(event.client, now)) is not None:
             self._handler.gone(job)
+        if (owed := self._round_weights.left(event.client)) > 0:
+            reason = f"it has left, and {owed:.3g} s of its work that were not weighed yet will not be"
+            self._handler.note(now, event.client, "weights", reason)
 
     def _log_measures(self, events: list[Event], now: Tick) -> None:
         """Tell the server what the rule needs of those of whom there is news, and write that down."""
@@ -312,23 +323,23 @@ class Training:
                     changed.append(LoggedMeasure(now, name, client, value))
         return changed
 
-    def _weigh(self, closed: Round) -> list[float]:
+    def _weigh(self, closed: Round) -> Weighed:
         """ω_i(n) of the round's jobs."""
         if self._handler.identities_changed:
             self._round_weights.forget()
             self._handler.identities_changed = False
-        return self._round_weights.applied(closed, self._server.clients, self._changes) if closed.jobs else []
+        return self._round_weights.applied(closed, self._server.clients, self._changes)
 
     def _misfit(self, closed: Round, reason: str) -> None:
         """The weights that a scheme brings do not fit a round."""
         self._handler.note(closed.end, -1, "weights", f"round {closed.number}: {reason}")
 
-    def _fold(self, closed: Round, weights: list[float]) -> tuple[RoundRecord, list[RecordDict]]:
+    def _fold(self, closed: Round, weighed: Weighed) -> tuple[RoundRecord, list[RecordDict]]:
         """Make θ^{n+1}; the round as it is written down, and its replies without their arrays."""
         updates: list[UpdateRecord] = []
         contents: list[RecordDict] = []
         steps: list[Step] = []
-        for job, weight in zip(closed.jobs, weights, strict=True):
+        for job, weight in zip(closed.jobs, weighed.weights, strict=True):
             found, arrived = self._handler.contributions.pop(job)
             factor = self._settings.server_lr * weight * found.clipped
             steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, self._bases.get(job)))
@@ -349,7 +360,8 @@ class Training:
             self._estimates.taken(job, closed.number)
         self._handler.server_round += bool(updates)
         names = tuple(self._handler.registry.identity(update.client) for update in updates)
-        return RoundRecord(closed.number, self._handler.server_round, closed.end, tuple(updates), names), contents
+        made = RoundRecord(closed.number, self._handler.server_round, closed.end, tuple(updates), names, weighed.step)
+        return made, contents
 
     def _advise(self, record: RoundRecord) -> None:
         """Log the round, and what is to be said of the wait."""
@@ -472,4 +484,8 @@ class Training:
     def _write_once(self, snapshot: dict[str, Any]) -> None:
         with self._costs.part("checkpoint"):
             memory = () if self._rule is None else self._rule.memory
-            self._saver.write(snapshot, self._versions.arrays, self._handler, self._estimates, self._journal, memory)
+            online = self._round_weights.online
+            more = {} if online is None else {"online": online.snapshot()}
+            self._saver.write(
+                snapshot, self._versions.arrays, self._handler, self._estimates, self._journal, memory, **more
+            )

@@ -46,6 +46,7 @@ def distances() -> dict[int, tuple[float, float]]:
             times,
             until=until,
             local=local,
+            step="paper",
             server_lr=[1.0, 2.0],
             points=2,
             dtype="float64",

@@ -165,7 +165,7 @@ def _stage(part: Part, place: Place, study: Table, *, scout: bool = False, after
 def _run(table: Table, place: Place, path: Path, after: History | None = None) -> History:
     from fedtempo.simulation.study import simulate
 
-    description: dict[str, Any] = merged(table)
+    description: dict[str, Any] = {**merged(table), "step": "paper"}
     if place.data_dir is not None and description["problem"]["name"] in DATASETS:
         description = replaced(description, {"problem": {"data_dir": str(place.data_dir)}})
     problem = _problem(json.dumps(description["problem"]))

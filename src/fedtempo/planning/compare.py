@@ -27,6 +27,7 @@ from fedtempo.errors import InputError
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
 from fedtempo.schemes.timelines import weights_of
 from fedtempo.weighting.long_run import LongRun
+from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 from fedtempo.weighting.weights import Weights, expected_of
 from fedtempo.weighting.windows import practical_window, window
@@ -85,7 +86,7 @@ class SchemePlan:
     scheme: Scheme
     run: LongRun
     weights: Weights | None
-    """None if no weights can do what was asked."""
+    """None if no weights can do what was asked; with the server's step in what is applied."""
     expected_weights: Floats | None
     window: int | None
     practical_window: int | None
@@ -136,9 +137,16 @@ class SchemePlan:
         return float(((self.run.after_last_change.importance.values - share) ** 2 / share).sum())
 
     @property
+    def step(self) -> float:
+        """The server's step: 1 is the paper's."""
+        return 1.0 if self.weights is None or self.weights.steps is None else self.weights.steps[-1]
+
+    @property
     def server_step_per_time(self) -> float | None:
-        """Σ q_i × rounds in a unit of time: how far the server moves."""
-        return None if self.expected_weights is None else float(self.expected_weights.sum()) * self.run.rounds_per_time
+        """Step × Σ q_i × rounds in a unit of time: how far the server moves."""
+        if self.expected_weights is None:
+            return None
+        return self.step * float(self.expected_weights.sum()) * self.run.rounds_per_time
 
     def to_dict(self) -> dict[str, Any]:
         """The scheme's part of a plan's JSON document."""
@@ -176,6 +184,7 @@ class SchemePlan:
             "max_weight": None if values is None else float(values.max()),
             "identical_bias": self.identical_bias,
             "identical_chi2": self.identical_chi2,
+            "server_step": self.step,
             "server_step_per_time": self.server_step_per_time,
             "remarks": list(self.remarks),
         }
@@ -205,6 +214,7 @@ class Plan:
     weight_rule: WeightRule
     seed: int
     schemes: tuple[SchemePlan, ...]
+    step: str = "paper"
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as a JSON document."""
@@ -217,6 +227,7 @@ class Plan:
             "names": None if self.times.names is None else list(self.times.names),
             "importance": self.importance.values.tolist(),
             "weight_rule": self.weight_rule.label,
+            "step": self.step,
             "seed": self.seed,
             "schemes": [scheme.to_dict() for scheme in self.schemes],
         }
@@ -229,14 +240,38 @@ def compare(
     importance: Iterable[Exact] | None = None,
     weights: str | WeightRule = "time-based",
     seed: int = 0,
+    step: str = "stable",
 ) -> Plan:
-    """A plan: each scheme's pace, staleness, windows and weights for these clients."""
+    """A plan: each scheme's pace, staleness, windows and weights for these clients, at the server's `step`."""
     known = Importance(importance, times.num_clients)
     rule = weight_rule(weights)
     if isinstance(schemes, Scheme):
         schemes = [schemes]
     chosen = tuple(schemes) if schemes is not None else default_schemes(times)
-    return Plan(times, known, rule, seed, tuple(_plan(scheme, times, known, rule, seed) for scheme in chosen))
+    plans = tuple(_plan(scheme, times, known, rule, seed, check_step(step)) for scheme in chosen)
+    return Plan(times, known, rule, seed, _with_pace(plans, times), step)
+
+
+def _with_pace(plans: tuple[SchemePlan, ...], times: ClientTimes) -> tuple[SchemePlan, ...]:
+    """The plans, with a word on those that move the model more slowly than FedAvg does, at a step that is not raw."""
+    if times.availability is not None or all(plan.step == 1.0 for plan in plans):
+        return plans
+    first = plans[0].run
+    usual = LongRun(FedAvg().waiting, times, first.importance, first.seed).rounds_per_time
+    return tuple(_slower(plan, usual) for plan in plans)
+
+
+def _slower(plan: SchemePlan, usual: float) -> SchemePlan:
+    pace = plan.server_step_per_time
+    if plan.step == 1.0 or pace is None or pace > 0.995 * usual:
+        return plan
+    cure = (
+        ": clients wait for rounds to end; choose a wait of which their times are multiples"
+        if plan.run.rule.waits
+        else ""
+    )
+    said = f"moves the model at {pace / usual:.0%} of FedAvg's pace{cure}"
+    return replace(plan, remarks=(*plan.remarks, said))
 
 
 def default_schemes(times: ClientTimes) -> tuple[Scheme, ...]:
@@ -264,12 +299,14 @@ def sensible_waits(times: ClientTimes) -> list[Fraction]:
     return sorted({Fraction(f"{float(wait):.1e}") for wait in waits})
 
 
-def _plan(scheme: Scheme, times: ClientTimes, importance: Importance, rule: WeightRule, seed: int) -> SchemePlan:
+def _plan(
+    scheme: Scheme, times: ClientTimes, importance: Importance, rule: WeightRule, seed: int, step: str
+) -> SchemePlan:
     run = LongRun(scheme.waiting, times, importance, seed)
     remarks = []
     weights = expected = None
     try:
-        weights = weights_of(scheme, run, scheme.options.own_weights or rule)
+        weights = weights_of(scheme, run, scheme.options.own_weights or rule, step)
         expected = expected_of(run, weights)
     except InputError as error:
         remarks.append(str(error))

@@ -23,7 +23,7 @@ usual.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -138,6 +138,8 @@ class Prediction:
     """The largest rate for which Theorem 1 is proved, with the pilot's curvature at the start for L."""
     proven_loss: float
     """Its ε_F alone at that rate, with the pilot's distance: Theorem 1 promises nothing below it."""
+    step: float = 1.0
+    """The server's, at which all this is predicted."""
 
     @property
     def excess(self) -> Floats:
@@ -225,13 +227,16 @@ class Model:
         until: Fraction,
         lr: Floats,
         rule: str | WeightRule = "time-based",
+        step: str = "paper",
         server_lr: float = 1.0,
         seed: int = 0,
     ) -> Prediction:
         """The loss of a scheme at each learning rate."""
         pilot, steps = self.pilot, self.local_steps
         line = timeline(scheme, times, until=until, importance=self.importance.exact, seed=seed)
-        weight = weights(scheme, times, importance=self.importance.exact, rule=rule, seed=seed)
+        weight = weights(scheme, times, importance=self.importance.exact, rule=rule, seed=seed, step=step)
+        made = 1.0 if weight.steps is None else weight.steps[-1]
+        weight, server_lr = replace(weight, steps=None), server_lr * made
         moved = self.moved(lr) * server_lr
         flow = moved * line.num_rounds * 0.95  # the mean over the last tenth
         flat, fall = self.flat, self.left**self.falling
@@ -260,6 +265,7 @@ class Model:
                 noise=noise * fall * (0.0 if self.batch_size is None else pilot.mean_noise / self.batch_size),
                 heterogeneity=_APART * apart * pilot.mean_heterogeneity * fall**2,
                 drift=self._drift(lr) * fall**2,
+                step=made,
                 **self._proven(line, weight, server_lr),
             )
 

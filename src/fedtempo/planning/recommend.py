@@ -26,6 +26,7 @@ from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
 from fedtempo.theory.stability import StabilityLimit, stability_limit
 from fedtempo.training.solvers import LocalSGD
+from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule
 
 _WAITS = tuple(Fraction(n, 8) for n in (1, 2, 4, 6))
@@ -99,6 +100,7 @@ class Recommendation:
     accesses_an_update: float
     """K·B."""
     rule: str | WeightRule
+    step: str
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -138,7 +140,7 @@ class Recommendation:
                 self.times,
                 weights=self.rule,
                 local_steps=self.local_steps,
-                server_lr=self.server_lr,
+                server_lr=self.server_lr * one.step,
             )
             for one in self.predictions
         }
@@ -174,12 +176,14 @@ class Recommendation:
             "until": text(self.until),
             "local_steps": self.local_steps,
             "batch_size": self.batch_size,
+            "step": self.step,
             "best": _choice_dict(self.best),
             "schemes": [
                 {
                     **_choice_dict(self._choice(one)),
                     "rounds": one.num_rounds,
                     "updates": one.num_updates,
+                    "server_step": one.step,
                     "rates": one.lr.tolist(),
                     "predicted_excess": _finite(one.excess),
                     "progress": _finite(one.progress),
@@ -218,6 +222,7 @@ def recommend(
     sizes: Iterable[int] | None = None,
     rates: Iterable[float] | None = None,
     weights: str | WeightRule = "time-based",
+    step: str = "stable",
     server_lr: float = 1.0,
     share: float = SHARE,
     seed: int = 0,
@@ -242,7 +247,7 @@ def recommend(
     lr = rates_around(pilot.start_curvature) if rates is None else checked_rates(rates)
     compared = tuple(schemes) if schemes is not None else schemes_for(times, waits, sizes)
     predictions = tuple(
-        model.predict(scheme, times, until=horizon, lr=lr, rule=weights, server_lr=server_lr, seed=seed)
+        model.predict(scheme, times, until=horizon, lr=lr, rule=weights, step=step, server_lr=server_lr, seed=seed)
         for scheme in compared
     )
     if not any(np.isfinite(one.excess).any() for one in predictions):
@@ -259,6 +264,7 @@ def recommend(
         planned_updates=planned,
         accesses_an_update=accesses,
         rule=weights,
+        step=check_step(step),
     )
 
 

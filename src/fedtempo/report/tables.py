@@ -99,7 +99,7 @@ def show_plan(plan: Plan, *, details: bool = False) -> None:
     means = plan.times.mean_time
     out.print(
         f"{clients} client{'s' * (clients != 1)}, {plan.times.always.law} times from {short(means.min())} to "
-        f"{short(means.max())}, {plan.weight_rule.label} weights"
+        f"{short(means.max())}, {plan.weight_rule.label} weights, {plan.step} step"
     )
     _show_pace(out, plan)
     _show_costs(out, plan)
@@ -115,7 +115,7 @@ def show_plan(plan: Plan, *, details: bool = False) -> None:
 def _show_pace(out: Console, plan: Plan) -> None:
     pace = titled_table(out, "Pace and staleness")
     pace.add_column("scheme", no_wrap=True)
-    for name in ("rounds/time", "updates/time", "idle", "delay mean", "max", "step/time"):
+    for name in ("rounds/time", "updates/time", "idle", "delay mean", "max", "step", "step/time"):
         pace.add_column(name, justify="right")
     for s in plan.schemes:
         step = s.server_step_per_time
@@ -126,6 +126,7 @@ def _show_pace(out: Console, plan: Plan) -> None:
             f"{s.idle_share:.0%}",
             short(s.mean_delay),
             _delay(s),
+            short(s.step),
             "–" if step is None else short(step),
         )
     out.print(pace)

@@ -54,7 +54,7 @@ def compensated(options: SchemeOptions, weights: Weights, local_steps: int, labe
     if least <= 0:
         raise InputError(f"{label}: a client has weight 0, which no rate or work of others stands for")
     exact = None if precise is None else tuple([min(precise)] * len(precise))
-    same = Weights(np.full((1, len(values)), least), (exact,), (0,), Identical())
+    same = Weights(np.full((1, len(values)), least), (exact,), (0,), Identical(), steps=weights.steps)
     if options.compensate == "rate":
         return Compensated(same, rates=values / least)
     found: list[Any] = list(values / least) if precise is None else [w / min(precise) for w in precise]

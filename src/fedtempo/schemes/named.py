@@ -37,7 +37,17 @@ if TYPE_CHECKING:
     from fedtempo.weighting.weight_rules import WeightRule
 
 
-OPTIONS = ("correction", "server", "compression", "compensate", "weights", "client_steps", "client_rates", "label")
+OPTIONS = (
+    "correction",
+    "server",
+    "compression",
+    "compensate",
+    "weights",
+    "client_steps",
+    "client_rates",
+    "step",
+    "label",
+)
 """Keys that every scheme's table may have."""
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedtempo.weighting.weight_rules import WeightRule
 
 Compensation = Literal["weights", "rate", "work"]
+Step = Literal["stable", "paper", "proven"]
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,13 @@ class SchemeOptions:
     """K(i), where clients differ in it."""
     client_rates: tuple[float, ...] | None = None
     """Factors of η_l, one a client."""
+    step: Step | None = None
+    """The server's step (weighting/steps.py), whatever the study's is."""
 
     def __post_init__(self) -> None:
         self._check_kinds()
+        if self.step is not None and self.step not in get_args(Step):
+            raise InputError(f"step: {self.step!r} is not known; use stable, paper or proven")
         if self.compensate == "weights":
             object.__setattr__(self, "compensate", None)
         if self.compensate not in (None, *get_args(Compensation)):
@@ -108,6 +113,8 @@ class SchemeOptions:
         named = [option.label for option in found if option is not None]
         if self.compensate is not None and self.compensate != known.compensate:
             named.append(f"by {self.compensate}")
+        if self.step is not None and self.step != known.step:
+            named.append(f"{self.step} step")
         lists = [n for n in ("client_steps", "client_rates") if getattr(self, n) not in (None, getattr(known, n))]
         return named + [f"{name.removeprefix('client_')} by client" for name in lists]
 

@@ -6,7 +6,8 @@
     FedNova      synchronous, contributions counted by the step           (Wang et al., 2020)
     FedAU        any scheme, weights from the intervals between participations (Wang and Ji, 2024)
 
-x is the delay n − ρ_i(n) of an update. Each has its own weights, whatever weight rules a study compares.
+x is the delay n − ρ_i(n) of an update. Each has its own weights, whatever weight rules a study compares; FedAsync and
+FedBuff have the step that was published, too, whatever the study's is.
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ class Mixing(WeightRule):
     def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
         return np.full(len(importance.values), float(self.alpha)), None
 
+    def stepping(self, step: str) -> WeightRule:
+        return self  # α is the step
+
 
 def FedAsync(mixing: float = 0.6, staleness: str | Discount = "polynomial:0.5", mu: float | None = None) -> Scheme:
     """The model moves towards each client's model as it comes; `mu` is the strength of the proximal term, if any.
@@ -74,6 +78,7 @@ def FedAsync(mixing: float = 0.6, staleness: str | Discount = "polynomial:0.5", 
         weights=Discounted(Mixing(mixing), _discount(staleness)),
         server=MixModels(),
         correction=None if mu is None else FedProx(mu),
+        step="paper",
         label=f"FedAsync({mixing:g}, {_words(staleness)}{'' if mu is None else f', mu={mu:g}'})",
     )
 
@@ -84,7 +89,7 @@ def FedBuff(size: int, staleness: str | Discount = "polynomial:0.5") -> Scheme:
     label = f"FedBuff({size}) as published"
     if staleness != "polynomial:0.5":
         label += f", {_words(staleness)}"
-    return schemes.FedBuff(size).using(weights=weights, label=label)
+    return schemes.FedBuff(size).using(weights=weights, step="paper", label=label)
 
 
 def CutOff(scheme: Scheme, limit: int) -> Scheme:

@@ -18,6 +18,7 @@ from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
 from fedtempo.weighting import weights as weighting
 from fedtempo.weighting.long_run import LongRun, Participation
+from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 from fedtempo.weighting.weights import Weights, expected_of
 
@@ -76,11 +77,11 @@ def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROU
     return None if config.availability is not None else observe(Recording(config), max_rounds=max_rounds).cycle
 
 
-def weights_of(scheme: Scheme, run: LongRun, rule: WeightRule) -> Weights:
-    """d_i of a scheme whose long run is known; a scheme's own weights in place of time-based ones."""
+def weights_of(scheme: Scheme, run: LongRun, rule: WeightRule, step: str = "paper") -> Weights:
+    """d_i of a scheme whose long run is known; a scheme's own weights in place of time-based ones, and its own step."""
     if scheme.own_weights is not None:
         rule = rule.fitted(scheme.own_weights)
-    return weighting.weights_of(scheme.waiting, run, rule, label=str(scheme))
+    return weighting.weights_of(scheme.waiting, run, rule, label=str(scheme), step=scheme.options.step or step)
 
 
 def participation_of(
@@ -97,10 +98,14 @@ def weights(
     importance: Iterable[Exact] | None = None,
     rule: str | WeightRule | None = None,
     seed: int = 0,
+    step: str = "paper",
 ) -> Weights:
-    """d_i: the scheme's own, or time-based (unbiased), unless another rule is named; exact where the times are."""
+    """d_i: the scheme's own, or time-based (unbiased), unless another rule is named; exact where the times are.
+
+    The server's `step` ("paper": 1, "stable", "proven") is in what ``w.applied(timeline)`` gives, not in d_i.
+    """
     run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
-    return weights_of(scheme, run, _rule_of(scheme, rule))
+    return weights_of(scheme, run, _rule_of(scheme, rule), check_step(step))
 
 
 def _rule_of(scheme: Scheme, given: str | WeightRule | None) -> WeightRule:

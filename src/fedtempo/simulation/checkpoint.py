@@ -95,6 +95,10 @@ class Folder:
 
         return self.history.is_file() and History.load(self.history).finished
 
+    def step(self) -> str:
+        """The server's step of the study that is there; those of 0.6 do not name it."""
+        return str(self._document()["configuration"].get("step", "paper"))
+
     def description(self) -> dict[str, Any]:
         """What the study that is there was described by."""
         document = self._document()

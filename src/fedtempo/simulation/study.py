@@ -49,6 +49,7 @@ from fedtempo.simulation.history.history import History
 from fedtempo.simulation.unit_runner import SAVE_SECONDS, Progress, Runner, cores
 from fedtempo.simulation.units import Units, splits_of, units_of
 from fedtempo.training.solvers import LocalRule
+from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,8 @@ class Study:
     until: Fraction
     local: LocalRule
     rules: tuple[WeightRule, ...]
+    step: str
+    """The server's, which `server_lr` multiplies."""
     server_lr: Axis
     rates: Mapping[str, tuple[float, ...]]
     """By scheme, the local learning rates that it is run at; all of them for a scheme that is not named."""
@@ -98,10 +101,11 @@ class Study:
             "fingerprint": self.problem.fingerprint(),
             "times": self.times.describe(),
             "law": self.times.law,
-            "schemes": [scheme.spec() for scheme in self.schemes],
+            "schemes": [self._spec(scheme) for scheme in self.schemes],
             "weights": [rule.identity for rule in self.rules],
             "until": text(self.until),
             "local": self.local.spec(),
+            **({} if self.step == "paper" else {"step": self.step}),  # so that studies of 0.6 are known again
             "server_lr": list(self.server_lr.values) if self.server_lr.listed else self.server_lr.values[0],
             **({"rates": {label: list(rates) for label, rates in self.rates.items()}} if self.rates else {}),
             "seeds": list(self.seeds),
@@ -114,6 +118,11 @@ class Study:
             "bound": self.bound,
         }
 
+    def _spec(self, scheme: Scheme) -> dict[str, object]:
+        return {
+            key: value for key, value in scheme.spec().items() if (key, value, self.step) != ("step", "paper", "paper")
+        }
+
 
 def simulate(
     problem: Problem,
@@ -123,6 +132,7 @@ def simulate(
     until: Exact,
     local: LocalRule | None = None,
     weights: str | WeightRule | Sequence[str | WeightRule] = ("time-based",),
+    step: str | None = None,
     server_lr: float | Sequence[float] = 1.0,
     rates: Mapping[str, Sequence[float]] | None = None,
     seeds: int | Iterable[int] = (0,),
@@ -145,6 +155,11 @@ def simulate(
     runs end; they are measured at `points` times from `measure_from` to `until`. `rates` says by scheme, named by its
     label, at which of the local learning rates it is run, where it is not to be run at all of them.
 
+    `step` is "stable" unless said otherwise: the server's step is divided by 1 + the mean staleness of what it applies,
+    so that a local learning rate that is good for FedAvg is good for every scheme. "paper" is the raw step of the
+    theory, "proven" the largest for which stability is proved. A study that was begun before there were steps goes on
+    with "paper". `server_lr` multiplies the step.
+
     `surrogate` names the scheme whose shares of rounds weight the surrogate loss (asynchronous FedAvg). `per_client`
     also keeps the loss of every client. A run whose loss is not a number, or beyond `bound` times max(1, its first
     loss), counts as diverged; the others go on.
@@ -154,6 +169,7 @@ def simulate(
     JSON `description` is kept in the folder. `on_progress` is told several times a second how far it is.
     """
     clients = a_problem(problem).num_clients
+    folder = None if checkpoint is None else Folder(Path(checkpoint), description)
     study = Study(
         problem=problem,
         schemes=fitting_options(some_schemes(schemes, clients), local_rule(local), clients),
@@ -161,6 +177,7 @@ def simulate(
         until=positive(until, "until"),
         local=local_rule(local),
         rules=weight_rules(weights),
+        step=_step(step, None if overwrite else folder),
         server_lr=numbers("server_lr", server_lr),
         rates=rates_by_scheme(rates, schemes, local_rule(local)),
         seeds=some_seeds(seeds),
@@ -173,8 +190,14 @@ def simulate(
         bound=real("bound", bound),
     )
     save_every = real("save_every", save_every, above=False)
-    folder = None if checkpoint is None else Folder(Path(checkpoint), description)
     return run_study(study, folder, save_every=save_every, overwrite=overwrite, on_progress=on_progress)
+
+
+def _step(given: str | None, folder: Folder | None) -> str:
+    """The step that is asked for, else that of the study in the folder, else the stable one."""
+    if given is not None:
+        return check_step(given)
+    return "stable" if folder is None or not folder.holds_a_study() else folder.step()
 
 
 def run_study(

@@ -32,6 +32,7 @@ DEFAULT: Description = {
     "until": 100,
     "seeds": [0, 1, 2],
     "weights": ["time-based", "identical"],
+    "step": "stable",
     "server_lr": 1.0,
     "points": 101,
     "problem": {"name": "digits", "clients": 20, "partition": "dirichlet:0.1"},

@@ -95,7 +95,7 @@ def _compensated(study: Study) -> Made:
         waiting = scheme.waiting
         long_run = long_runs.setdefault(waiting, LongRun(waiting, study.times, study.problem.importance))
         for r, rule in enumerate(study.rules):
-            weights = weights_of(scheme, long_run, scheme.options.own_weights or rule)
+            weights = weights_of(scheme, long_run, scheme.options.own_weights or rule, study.step)
             for k, static in enumerate(study.static):
                 steps = static.get("local_steps", 1)
                 assert isinstance(steps, int)

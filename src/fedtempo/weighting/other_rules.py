@@ -82,6 +82,10 @@ class Normalised(WeightRule):
 
         return weights
 
+    def stepping(self, step: str) -> WeightRule | None:
+        made = self.rule.stepping(step)
+        return None if made is None else replace(self, rule=made)
+
     def check(self, run: LongRun) -> None:
         self.rule.check(run)
 

@@ -3,6 +3,7 @@
     time-based       d_i = p_i / participation_i                so that q_i = p_i
     identical        d_i = c                                    c such that Σ q_i = 1
     importance       d_i = c·p_i                                c such that Σ q_i = 1
+    measured         p_i / participation_i as it is seen        measured.py, and own-time there
     with a discount  ω_i(n) = d_i · s(n − ρ_i(n))               what a stale update is worth in other systems; biased
 
 A rule whose weights change with what has happened gives a tracker, which is shown the rounds one part after another.
@@ -149,6 +150,10 @@ class WeightRule(ABC):
         """
         return None
 
+    def stepping(self, step: str) -> WeightRule | None:
+        """The rule with weights that have the server's step in them; None: the step follows from the long run."""
+        return None
+
     def check(self, run: LongRun) -> None:
         """Refuse clients, or a scheme, with which the rule cannot work."""
 
@@ -241,6 +246,10 @@ class Discounted(WeightRule):
     def tracker(self, importance: Importance, num_clients: int) -> Tracker | None:
         return self.rule.tracker(importance, num_clients)
 
+    def stepping(self, step: str) -> WeightRule | None:
+        made = self.rule.stepping(step)
+        return None if made is None else replace(self, rule=made)
+
     def check(self, run: LongRun) -> None:
         self.rule.check(run)
 
@@ -252,8 +261,23 @@ class Discounted(WeightRule):
         return self.rule.needs_shares
 
 
+def _measured(max_weight: float = 2.0) -> WeightRule:
+    from fedtempo.weighting.measured import Measured
+
+    return Measured(max_weight)
+
+
+def _own_time(max_weight: float = 2.0) -> WeightRule:
+    from fedtempo.weighting.measured import OwnTime
+
+    return OwnTime(max_weight)
+
+
 WEIGHT_RULES: Registry[WeightRule] = Registry(
-    "weights", {rule.name: rule for rule in (TimeBased, Identical, ImportanceOnly)}, makes=(WeightRule,)
+    "weights",
+    {rule.name: rule for rule in (TimeBased, Identical, ImportanceOnly)}
+    | {"measured": _measured, "own-time": _own_time},
+    makes=(WeightRule,),
 )
 """Weight rules by name."""
 

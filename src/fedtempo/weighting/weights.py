@@ -1,13 +1,14 @@
 """d_i, the weights of a scheme's clients (section 2.3), and q_i, what they amount to over a run (section 2.4).
 
-    ω_i(n) = d_i × draws × s(n − ρ_i(n))        q_i = d_i × participation_i × mean of s
+    ω_i(n) = step × d_i × draws × s(n − ρ_i(n))        q_i = d_i × participation_i × mean of s
 
-d_i are `weights`, ω_i(n) is the applied weight, q_i the expected weight; weight_rules.py has the rules for d_i.
+d_i are `weights`, ω_i(n) is the applied weight, q_i the expected weight; weight_rules.py has the rules for d_i,
+steps.py the server's step, which is 1 in the paper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import overload
@@ -22,6 +23,7 @@ from fedtempo.clock.times import Floats
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.weighting.long_run import LongRun, Participation, during, of_all
+from fedtempo.weighting.steps import step_of
 from fedtempo.weighting.weight_rules import (
     Tracker,
     WeightRule,
@@ -49,6 +51,8 @@ class Weights(Sequence[Fraction | float]):
     """p_i, for rules whose weights follow from the rounds."""
     first_times: tuple[Fraction, ...] | None = None
     """The time with which each stage begins, where clients come or go for good; `first_rounds` is then empty."""
+    steps: tuple[float, ...] | None = None
+    """The server's step in each stage; None: 1."""
 
     @property
     def num_stages(self) -> int:
@@ -58,7 +62,7 @@ class Weights(Sequence[Fraction | float]):
     def stage(self, number: int) -> Weights:
         """The weights of one stage."""
         one = replace(self, values=self.values[[number]], exact=(self.exact[number],), first_rounds=(0,))
-        return replace(one, first_times=None)
+        return replace(one, first_times=None, steps=None if self.steps is None else (self.steps[number],))
 
     @property
     def tracked(self) -> bool:
@@ -94,7 +98,7 @@ class Weights(Sequence[Fraction | float]):
         return np.array(values, dtype=dtype)  # type: ignore[call-overload, no-any-return]
 
     def applied(self, line: Timeline) -> Floats:
-        """ω_i(n) of every update of a timeline: d_i of its stage × draws × discount."""
+        """ω_i(n) of every update of a timeline: step and d_i of its stage × draws × discount."""
         if line.first_round and self.tracked:
             raise InputError(
                 f"{self.rule.label}: these weights follow from all rounds since the first, and the timeline begins "
@@ -117,12 +121,14 @@ class Weights(Sequence[Fraction | float]):
                     "parts of a run in order"
                 )
             due += line.num_rounds
-            return track(line) * self._factor(line)
+            return track(line) * self._factor(line) * (1.0 if self.steps is None else self.steps[-1])
 
         return apply
 
     def _constant(self, line: Timeline) -> Floats:
-        return self.values[self._stage_of(line), line.client] * self._factor(line)
+        stage = self._stage_of(line)
+        weights = self.values[stage, line.client] * self._factor(line)
+        return weights if self.steps is None else weights * np.array(self.steps)[stage]
 
     def _stage_of(self, line: Timeline) -> NDArray[np.int64]:
         """[updates] the stage of the round that took each."""
@@ -144,29 +150,53 @@ class Weights(Sequence[Fraction | float]):
         return f"Weights([{', '.join(shown)}{', …' if len(self) > 6 else ''}])"
 
 
-def weights_of(waiting: WaitingRule, run: LongRun, rule: WeightRule, *, label: str | None = None) -> Weights:
+def weights_of(
+    waiting: WaitingRule, run: LongRun, rule: WeightRule, *, label: str | None = None, step: str = "paper"
+) -> Weights:
     """d_i of a waiting rule whose long run is known; `label` is what messages call its scheme."""
     rule.check(run)
+    own = rule.stepping(step)
+    if own is not None:
+        rule, step = own, "paper"
     availability = run.times.availability
     changing = availability is not None and availability.changes
     if changing and rule.tracker(run.importance, run.times.num_clients) is None:
-        return _by_stretch(waiting, run, rule)
+        return _by_stretch(waiting, run, rule, step)
     if waiting.by_training:
         found = [_unforeseen(waiting, run, rule, label or repr(waiting))]
-        return _stacked(found, (0,), rule, run)
+        if step != "paper" and not waiting.synchronous:
+            raise InputError(
+                f"step: how often {label or repr(waiting)} chooses a client follows from trained models, so that its "
+                "staleness is not known ahead; give step='paper', and a server_lr"
+            )
+        return _stacked(found, (0,), rule, run, None)
     stages = waiting.in_stages()
-    if len(stages) == 1:
-        return _stacked([_base(rule, run)], (0,), rule, run)
-    found = [_base(rule, LongRun(stage, run.times, run.importance, run.seed)) for _, stage in stages]
-    return _stacked(found, tuple(first for first, _ in stages), rule, run)
+    runs = (
+        [run] if len(stages) == 1 else [LongRun(rule_of, run.times, run.importance, run.seed) for _, rule_of in stages]
+    )
+    found = [_base(rule, one) for one in runs]
+    first_rounds = tuple(first for first, _ in stages) if len(stages) > 1 else (0,)
+    return _stacked(found, first_rounds, rule, run, _steps(step, zip(runs, found, strict=True)))
 
 
 _Base = tuple[Floats, tuple[Fraction, ...] | None]
 
 
-def _stacked(found: Sequence[_Base], first_rounds: tuple[int, ...], rule: WeightRule, run: LongRun) -> Weights:
+def _stacked(
+    found: Sequence[_Base],
+    first_rounds: tuple[int, ...],
+    rule: WeightRule,
+    run: LongRun,
+    steps: tuple[float, ...] | None,
+) -> Weights:
     values = np.array([values for values, _ in found])
-    return Weights(values, tuple(exact for _, exact in found), first_rounds, rule, run.importance)
+    return Weights(values, tuple(exact for _, exact in found), first_rounds, rule, run.importance, steps=steps)
+
+
+def _steps(step: str, stages: Iterable[tuple[LongRun, _Base]]) -> tuple[float, ...] | None:
+    """The server's step in each stage; None where it is 1 in all."""
+    found = () if step == "paper" else tuple(step_of(step, run, values) for run, (values, _) in stages)
+    return None if all(one == 1.0 for one in found) else found
 
 
 def _base(rule: WeightRule, run: LongRun) -> _Base:
@@ -193,7 +223,7 @@ MAX_STRETCHES = 100
 """Up to how many stretches of time with the same clients weights are worked out for."""
 
 
-def _by_stretch(waiting: WaitingRule, run: LongRun, rule: WeightRule) -> Weights:
+def _by_stretch(waiting: WaitingRule, run: LongRun, rule: WeightRule, step: str) -> Weights:
     """d_i where clients join or leave for good, for each stretch of time k in which the same clients P_k are there.
 
         p_i^k = p_i/Σ_{j∈P_k} p_j,   participation_i^k that of P_k alone,   d_i^k from both
@@ -223,6 +253,7 @@ def _by_stretch(waiting: WaitingRule, run: LongRun, rule: WeightRule) -> Weights
         )
     values = np.zeros((len(stretches), run.times.num_clients))
     exact: list[tuple[Fraction, ...] | None] = []
+    steps: list[float] = []
     row: list[Fraction] | None = [Fraction(0)] * run.times.num_clients
     for number, (_, clients) in enumerate(stretches):
         if number:
@@ -231,10 +262,14 @@ def _by_stretch(waiting: WaitingRule, run: LongRun, rule: WeightRule) -> Weights
             part = during(run, number)
             here, rational = rule.base(part.importance, part.participation)
             values[number, list(clients)] = here
+            steps.append(step_of(step, part, here))
             row = None if rational is None or row is None else _put(row, clients, rational)
+        else:
+            steps.append(steps[-1] if steps else 1.0)
         exact.append(None if row is None else tuple(row))
     begins = tuple(stretch.begin for stretch in stretches)
-    return Weights(values, tuple(exact), (), rule, run.importance, begins)
+    kept = None if all(one == 1.0 for one in steps) else tuple(steps)
+    return Weights(values, tuple(exact), (), rule, run.importance, begins, kept)
 
 
 def _put(row: list[Fraction], clients: tuple[int, ...], values: tuple[Fraction, ...]) -> list[Fraction]:
@@ -255,7 +290,8 @@ def _mean_applied(run: LongRun, weights: Weights) -> Floats:
     """Mean of ω_i(n) over a long run, without its first tenth."""
     clients = run.times.num_clients
     rounds = max(1000, _LONG_RUN // clients)
-    apply, early, total, seen = weights.applier(), np.zeros(clients), np.zeros(clients), 0
+    plain = replace(weights, steps=None, rule=weights.rule.stepping("paper") or weights.rule)
+    apply, early, total, seen = plain.applier(), np.zeros(clients), np.zeros(clients), 0
     for chunk in run.record.rounds(rounds):
         applied = apply(chunk)
         total += np.bincount(chunk.client, weights=applied, minlength=clients)

@@ -129,7 +129,7 @@ class FixedInterval(WaitingRule):
         if low == high and low > 1:
             return (
                 f"every client contributes to the same one round in {low}, the others are empty: "
-                f"it acts as FedAvg with server rate {low}",
+                f"at the paper's step it acts as FedAvg with server rate {low}",
             )
         if high == 1:
             slowest = int(times.ticks.max()) * times.unit
