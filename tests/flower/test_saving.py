@@ -380,6 +380,24 @@ def test_a_folder_of_060_does_not_name_all_settings(tmp_path, monkeypatch) -> No
 # -- stopped
 
 
+@pytest.fixture(autouse=True)
+def usual_handlers():
+    """A test that runs in the background of a shell ignores Ctrl-C."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path) -> None:
+    """As under nohup."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    grid, steps = world()
+    stopping(grid, 1.2, signal.SIGINT)
+    check(start("async", grid, tmp_path, resume=False), steps)
+
+
 def stopping(grid, seconds: float, number: int) -> None:
     grid.at(seconds, lambda: os.kill(os.getpid(), number))
 
