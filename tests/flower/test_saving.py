@@ -433,6 +433,24 @@ def test_a_signal_ends_the_training_with_all_saved(name, number, tmp_path, caplo
     assert len(entered) == len(set(entered)) == record.timeline.num_updates
 
 
+def test_a_signal_ends_a_sleep(tmp_path, monkeypatch) -> None:
+    """A long poll holds nobody up: nothing more is asked of Flower."""
+    grid, _ = world()
+    sleep, calls = grid.clock.sleep, []
+
+    def sleeping(until) -> None:
+        if len(grid.nodes[101].got) > 3 and not calls:
+            calls.append(grid.calls)
+            os.kill(os.getpid(), signal.SIGTERM)
+        sleep(until)
+
+    monkeypatch.setattr(grid.clock, "sleep", sleeping)
+    with pytest.raises(SystemExit):
+        start("async", grid, tmp_path, resume=False, rounds=100)
+    assert grid.calls == calls[0]
+    assert recorded(tmp_path).timeline.num_rounds >= 3
+
+
 def test_the_second_signal_ends_everything_at_once(tmp_path) -> None:
     grid, _ = world()
     stopping(grid, 2.2, signal.SIGINT)
