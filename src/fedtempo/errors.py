@@ -3,7 +3,8 @@
     FedtempoError
     ├── InputError          what was given cannot work            exit code 2   (also a ValueError)
     │   ├── ClockOverflow   exact time does not fit 64-bit ticks
-    │   └── UnlawfulRule    a waiting rule broke its contract
+    │   ├── UnlawfulRule    a waiting rule broke its contract
+    │   └── StorageError    the disk refuses to be written
     ├── DataMissing         a file or data set is not there       exit code 3
     ├── ResultsConflict     results of something else are there   exit code 4
     └── Interrupted         stopped by the user, results kept     exit code 130
@@ -34,6 +35,10 @@ class ClockOverflow(InputError):
 
 class UnlawfulRule(InputError):
     """A waiting rule broke its contract."""
+
+
+class StorageError(InputError):
+    """The disk refuses to be written; what was there is still there."""
 
 
 class DataMissing(FedtempoError):

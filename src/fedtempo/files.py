@@ -1,6 +1,7 @@
 """Files that survive a crash and a power cut: written whole or not at all, and on the disk when the call returns.
 
-    write_whole   a temporary file in the same folder, fsync, rename, fsync of the folder
+    write_whole   a temporary file in the same folder, fsync, rename, fsync of the folder; the file that it replaces can
+                  be kept under another name
     append        at the end that the caller has counted, fsync; what lay beyond that end is cut off
     make_folder   with its parents, each entered in a folder that is synced
 
@@ -19,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from fedtempo.errors import InputError
+from fedtempo.errors import StorageError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -46,6 +47,11 @@ class Disk:
     def remove(self, path: Path) -> None:
         """Remove a file, if it is there."""
         path.unlink(missing_ok=True)
+
+    def cut(self, path: Path, size: int) -> None:
+        """Cut a file off at a size, if it is longer."""
+        if path.stat().st_size > size:
+            os.truncate(path, size)
 
     def make_folder(self, path: Path) -> None:
         """Make one folder, if it is not there."""
@@ -75,7 +81,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(
+        raise StorageError(
             f"{path}: cannot write it ({error.strerror or error}); what is saved there is still whole; {_cure(error)}"
         ) from None
 
@@ -88,16 +94,21 @@ def _cure(error: OSError) -> str:
     return "check that disk, or choose another place"
 
 
-def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Let `fill` write a temporary file beside `path`, and put it in place when all of it is on the disk."""
+def write_whole(path: Path, fill: Callable[[BinaryIO], object], *, keep: Path | None = None) -> None:
+    """Let `fill` write a temporary file beside `path`, and put it in place when all of it is on the disk.
+
+    What was in that place is then found at `keep`. Between the two renames it is only there.
+    """
     half = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with storage_errors(path):
         if not path.parent.is_dir():
-            raise InputError(f"{path}: the folder {path.parent} does not exist; create it first")
+            raise StorageError(f"{path}: the folder {path.parent} does not exist; create it first")
         try:
             with disk.open(half, "xb") as file:
                 fill(file)
                 disk.sync(file)
+            if keep is not None and path.exists():
+                disk.replace(path, keep)
             disk.replace(half, path)
         except BaseException:
             with suppress(OSError):
@@ -122,13 +133,20 @@ def put_in_place(part: Path, target: Path) -> None:
 def append(path: Path, end: int, content: bytes) -> int:
     """Write at byte `end` of a file that is there, and cut off what lay beyond; the new end, when it is on the disk.
 
-    An earlier call that failed half-way has left no trace: the caller's `end` has not moved.
+    A call that fails half-way leaves no trace: the caller's `end` has not moved, and what was written is cut off, now
+    or by the next call.
     """
-    with storage_errors(path), disk.open(path, "r+b") as file:
-        file.truncate(end)
-        file.seek(end)
-        file.write(content)
-        disk.sync(file)
+    with storage_errors(path):
+        try:
+            with disk.open(path, "r+b") as file:
+                file.truncate(end)
+                file.seek(end)
+                file.write(content)
+                disk.sync(file)
+        except OSError:
+            with suppress(OSError):
+                disk.cut(path, end)
+            raise
     return end + len(content)
 
 

@@ -158,7 +158,7 @@ def test_a_rule_that_needs_nothing_keeps_the_format_of_its_journal(tmp_path) -> 
     grid, _ = world()
     start("fedbuff", grid, tmp_path, resume=False)
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
-    assert lines[0] == {"first": [0, 1, 2]}
+    assert {**lines[0], "crc": None} == {"first": [0, 1, 2], "crc": None}
     assert {event[1] for line in lines for event in line.get("told", ())} == {"arrived"}
     assert {len(update) for line in lines if "round" in line for update in line["round"][3]} == {8}
 
@@ -263,13 +263,14 @@ def test_resuming_needs_a_folder_and_starts_anew_in_an_empty_one(tmp_path) -> No
 def test_what_is_on_the_disk_is_plain(tmp_path) -> None:
     grid, _ = world()
     start("fedfix", grid, tmp_path, resume=False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["rounds.jsonl", "state.npz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rounds.jsonl", "state.npz", "state.previous.npz"]
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
-    assert {key for line in lines for key in line} == {"first", "round", "told", "measured"}
+    assert {key for line in lines for key in line} == {"first", "round", "told", "measured", "crc"}
     with np.load(tmp_path / "state.npz", allow_pickle=False) as saved:
         assert saved["array0"].shape == (3,)
         assert saved["array1"].dtype == np.int32
-    (tmp_path / "state.npz").write_bytes(b"nonsense")
+    for name in ("state.npz", "state.previous.npz"):
+        (tmp_path / name).write_bytes(b"nonsense")
     with pytest.raises(InputError, match=r"state\.npz: cannot be read"):
         start("fedfix", grid, tmp_path, resume=True)
 

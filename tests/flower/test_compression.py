@@ -410,7 +410,7 @@ def test_records_of_older_versions_are_read(tmp_path, capsys, monkeypatch) -> No
     old = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     from fedtempo.flower.state import RunFolder
 
-    monkeypatch.setattr(RunFolder, "_lines", lambda self, size: old.splitlines())
+    monkeypatch.setattr(RunFolder, "_lines", lambda self, state, path: old.splitlines())
     record = recorded(folder)
     assert record.timeline.equals(recorded(result).timeline)
     assert record.bytes_up.tolist() == [0] * record.timeline.num_updates

@@ -74,7 +74,11 @@ def test_a_disk_that_refuses_leaves_the_last_round(part, refusal, tmp_path, monk
     run.folder.release()
     save(tmp_path, 2)
     assert read(tmp_path) == 2
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["rounds.jsonl", "state.npz"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "rounds.jsonl",
+        "state.npz",
+        "state.previous.npz",
+    ]
 
 
 def _append(path: Path, end: int, content: bytes) -> int:

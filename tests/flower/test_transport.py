@@ -7,7 +7,7 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Error, Message
 
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix
 from support.flower_fake import SECOND, FakeGrid, VirtualClock, make_message, on, record_of, shifting
@@ -122,11 +122,58 @@ def test_what_is_sent() -> None:
 
     strategy = FedAvg(**on(grid, message=message, arrayrecord_key="arrays", configrecord_key="config"))
     start(strategy, grid, 2, timeout=77, train_config=ConfigRecord({"lr": 0.5}))
-    assert [what["ttl"] for what in made] == [77, 77]
+    assert [what["ttl"] for what in made] == [137, 137], "Flower forgets a message a minute after we do"
     assert [what["message_type"] for what in made] == ["train", "train"]
     assert [what["group_id"] for what in made] == ["1", "2"]
     assert dict(made[1]["content"]["config"]) == {"lr": 0.5, "server-round": 2, "job": 1, "base-version": 1}
     assert made[1]["content"]["arrays"]["w"].numpy() == pytest.approx(1)
+
+
+class ForgettingGrid(FakeGrid):
+    """As Flower's: a message that is not answered in its time to live is answered by an error of code 3."""
+
+    def __init__(self, seconds: float, **options) -> None:
+        super().__init__(**options)
+        self.out: dict[str, tuple[int, Message]] = {}
+        self.connect(100, shifting(1, seconds))
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        self.out |= {message.metadata.message_id: (self.clock.now(), message) for message in messages}
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids):
+        found = super().pull_messages(message_ids)
+        for reply in found:
+            self.out.pop(reply.metadata.reply_to_message_id, None)
+        for name in message_ids:
+            sent, message = self.out.get(name, (self.clock.now(), None))
+            if message is not None and self.clock.now() - sent >= message.metadata.ttl * SECOND:
+                found.append(Message(Error(3, "Error: Message Unavailable"), reply_to=message))
+                del self.out[name]
+        return found
+
+
+@pytest.mark.parametrize("timeout", [5, 800])
+def test_an_answer_just_after_the_timeout_is_late_and_no_error_of_flowers(timeout) -> None:
+    grid = ForgettingGrid(timeout * 1.01)
+    result = start(AsyncFedAvg(**on(grid, max_failures=9)), grid, 2, until=timeout * 2.5, timeout=timeout)
+    assert [fault.kind for fault in result.errors][:2] == ["deadline", "late"]
+    assert "error" not in {fault.kind for fault in result.errors}
+
+
+def test_a_message_that_flower_gives_up_near_the_timeout_has_met_its_deadline() -> None:
+    def gives_up(seconds):
+        return lambda message: [(int(seconds * SECOND), Message(Error(3, "Message Unavailable"), reply_to=message))]
+
+    told = {}
+    for seconds in (4.6, 4.4):
+        grid = FakeGrid()
+        grid.connect(100, gives_up(seconds))
+        result = start(AsyncFedAvg(**on(grid)), grid, 1, until=5, timeout=5)
+        told[seconds] = result.errors[0].kind, result.errors[0].reason
+    assert told[4.6] == ("deadline", "job 0: no answer within 4.6 s, and Flower has given the message up")
+    assert told[4.4] == ("error", "job 0: the client failed with Flower's code 3: Message Unavailable")
 
 
 def test_a_version_is_serialised_once_for_all_that_get_it() -> None:

@@ -19,6 +19,7 @@ from fedtempo.cli.run import run as run_study
 from fedtempo.cli.show import show
 from fedtempo.cli.theory import theory
 from fedtempo.cli.timeline import timeline
+from fedtempo.cli.watch import watch
 from fedtempo.errors import INTERRUPTED, InputError
 
 app = typer.Typer(
@@ -54,6 +55,7 @@ app.command()(timeline)
 app.command()(theory)
 app.command(name="run")(run_study)
 app.command()(show)
+app.command()(watch)
 app.command()(reproduce)
 app.add_typer(data_app, name="data")
 

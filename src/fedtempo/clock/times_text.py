@@ -23,6 +23,7 @@ from fedtempo.registry import imported, nearest
 _SPREAD_NAME = re.compile(r"[Ff](\d+(?:\.\d+)?)")
 _TRACE_LAWS = ("replay", "bootstrap")
 _LAWS = ("fixed", "exponential", "lognormal", "uniform")
+_STATES = ("state.npz", "state.previous.npz")
 _RUN_READER = "fedtempo.flower.comparison:run_durations"
 """What reads the times of a run on Flower, loaded where one is given: nothing here needs Flower."""
 
@@ -125,10 +126,10 @@ def _means(given: str, clients: int | None) -> FixedTimes:
 
 def is_run(path: Path) -> bool:
     """Whether a run of fedtempo.flower was begun in a folder."""
-    return any((path / name).is_file() for name in ("state.npz", "rounds.jsonl"))
+    return any((path / name).is_file() for name in (*_STATES, "rounds.jsonl"))
 
 
 def check_saved(path: Path) -> None:
     """Refuse a run that has saved nothing yet."""
-    if not (path / "state.npz").is_file():
+    if not any((path / name).is_file() for name in _STATES):
         raise DataMissing(f"{path}: no round of the run there is saved yet; wait for its first")

@@ -33,8 +33,10 @@ Kind = Literal[
     "metrics",
     "weights",
     "restart",
+    "checkpoint",
+    "saved again",
 ]
-_QUIET: frozenset[str] = frozenset({"joined", "came back", "tried again", "restart"})
+_QUIET: frozenset[str] = frozenset({"joined", "came back", "tried again", "restart", "saved again"})
 """Happenings that are written down with the faults, and are none."""
 
 

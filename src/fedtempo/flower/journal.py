@@ -147,10 +147,12 @@ class Journal:
         self._on_disk = on_disk
         self._lines: list[str] = []
         self._written = 0
+        self._heard: list[int] = []
+        """How many events there were at the end of each round."""
 
     def _line(self, **what: Any) -> None:
         if self._on_disk:
-            self._lines.append(json.dumps(what, separators=(",", ":")))
+            self._lines.append(_json(**what))
 
     @property
     def has_lines(self) -> bool:
@@ -160,6 +162,19 @@ class Journal:
     def new_lines(self) -> list[str]:
         """The lines since the last time that this was asked."""
         lines, self._lines = self._lines, []
+        return lines
+
+    def lines(self) -> list[str]:
+        """All that was ever to be written, line by line, in an order that reads the same."""
+        lines = [_json(**self._first())] if self.first else []
+        begin = 0
+        for row, end in zip(self._rounds, self._heard, strict=True):
+            lines.append(_json(round=row, told=self._events[begin:end]))
+            begin = end
+        if begin < self._written:
+            lines.append(_json(told=self._events[begin : self._written]))
+        lines += [_json(fault=fault) for fault in self.faults]
+        lines += [_json(measured=[w, n, plain]) for w, found in self._measured.items() for n, plain in found.items()]
         return lines
 
     @property
@@ -190,8 +205,11 @@ class Journal:
     def begin(self, first: Iterable[int], known: Iterable[LoggedMeasure] = (), seed: int = 0) -> None:
         """Training starts with these clients, and with what is known of them."""
         self.first, self.known, self.seed = tuple(sorted(first)), tuple(known), seed
+        self._line(**self._first())
+
+    def _first(self) -> dict[str, Any]:
         more: dict[str, Any] = {"measures": self.known} if self.known else {}
-        self._line(first=self.first, **more, **({"seed": seed} if seed else {}))
+        return {"first": self.first, **more, **({"seed": self.seed} if self.seed else {})}
 
     def log(self, event: LoggedEvent | LoggedMeasure) -> None:
         """The server hears something; it is written with the round that it leads to."""
@@ -204,6 +222,7 @@ class Journal:
         self._rounds.append(row)
         self._line(round=row, told=self._events[self._written :])  # "told": key of the file format
         self._written = len(self._events)
+        self._heard.append(self._written)
 
     def write_rest(self) -> None:
         """Write down what happened after the last round."""
@@ -224,29 +243,36 @@ class Journal:
         self._measured[whose][server_round] = plain
         self._line(measured=[whose, server_round, plain])
 
-    def read(self, lines: Iterable[str]) -> None:
+    def read(self, lines: Iterable[str], where: str = "rounds.jsonl") -> None:
         """Take up what an earlier run has written."""
         on_disk, self._on_disk = self._on_disk, False
         for place, line in enumerate(lines, 1):
             try:
-                what = json.loads(line)
-            except ValueError as error:
+                self._take(json.loads(line))
+            except Exception as error:  # whatever is there
                 raise InputError(
-                    f"rounds.jsonl: line {place} cannot be read ({error}); choose another folder"
+                    f"{where}: line {place} cannot be read ({type(error).__name__}: {error}); the lines before it "
+                    "are whole; put a whole copy of the folder back, or choose another folder"
                 ) from None
-            self._events += map(tuple, what.get("told", ()))  # key of the file format
-            if "round" in what:
-                self.round(_round(what["round"]))
-            elif "fault" in what:
-                self.fault(Fault(*what["fault"]))
-            elif "measured" in what:
-                whose, server_round, record = what["measured"]
-                self.measure(whose, server_round, MetricRecord(record))
-            elif "first" in what:
-                known = (LoggedMeasure(*row) for row in what.get("measures", ()))
-                self.begin(what["first"], known, what.get("seed", 0))
         self._written = len(self._events)
         self._on_disk = on_disk
+
+    def _take(self, what: Any) -> None:
+        self._events += [tuple(_logged(row)) for row in what.get("told", ())]  # key of the file format
+        if "round" in what:
+            self.round(_round(what["round"]))
+        elif "fault" in what:
+            self.fault(Fault(*what["fault"]))
+        elif "measured" in what:
+            whose, server_round, record = what["measured"]
+            self.measure(whose, server_round, MetricRecord(record))
+        elif "first" in what:
+            known = (LoggedMeasure(*row) for row in what.get("measures", ()))
+            self.begin(what["first"], known, what.get("seed", 0))
+
+
+def _json(**what: Any) -> str:
+    return json.dumps(what, separators=(",", ":"))
 
 
 def _round(row: Sequence[Any]) -> RoundRecord:

@@ -11,6 +11,7 @@ names is imported only if the user names it too.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -28,7 +29,7 @@ from fedtempo.flower.clock import NANOSECOND
 from fedtempo.flower.faults import Fault
 from fedtempo.flower.journal import Journal, LoggedEvent, LoggedMeasure, replay_events
 from fedtempo.flower.result import Result, RoundRecord
-from fedtempo.flower.state import RunFolder
+from fedtempo.flower.run_folder import RunFolder
 from fedtempo.registry import NotImported, only_named
 from fedtempo.schemes.named import OPTIONS, Scheme
 from fedtempo.schemes.options import SchemeOptions
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from fedtempo.training.server_rules import MixModels, ServerOptimizer
     from fedtempo.training.solvers import LocalOptax
     from fedtempo.weighting.weights import Weights
+
+log = logging.getLogger("flwr")
 
 _MILLISECOND = 10**6
 
@@ -178,7 +181,30 @@ def recorded(source: Result | str | Path, *, scheme: Scheme | str | None = None,
         if source.journal is None:
             raise InputError("this result has no journal; pass one that a strategy of fedtempo.flower gave")
         return _of(source.journal)
-    state, _, lines = RunFolder(source).read()
+    folder = RunFolder(source)
+    state, _, lines = folder.read()
+    if folder.fallen_back:
+        log.warning("%s", folder.fallen_back)
+    try:
+        return _of_folder(folder, state, lines, scheme, trust)
+    except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise _damaged(folder, error) from None
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise _damaged(folder, error) from None
+
+
+def _damaged(folder: RunFolder, error: Exception) -> InputError:
+    return InputError(
+        f"{folder.path}: its files are no record of a run ({type(error).__name__}: {error}); put a whole copy back, or "
+        "choose another folder"
+    )
+
+
+def _of_folder(
+    folder: RunFolder, state: Mapping[str, Any], lines: list[str], scheme: Scheme | str | None, trust: bool
+) -> Record:
     spec = state["about"]["scheme"]
     if trust:
         SCHEMES.load({key: value for key, value in spec.items() if key not in OPTIONS})
@@ -186,7 +212,7 @@ def recorded(source: Result | str | Path, *, scheme: Scheme | str | None = None,
             registry_of("server").load(spec["server"])
     made = scheme_of(spec) if scheme is None else _given_scheme(scheme, spec)
     journal = Journal(scheme=made, server_lr=state["server_lr"], on_disk=False)
-    journal.read(lines)
+    journal.read(lines, str(folder.path / "rounds.jsonl"))
     journal.names, journal.importance = tuple(state["names"]), tuple(state["importance"])
     return _of(journal)
 

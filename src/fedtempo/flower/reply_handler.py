@@ -27,6 +27,8 @@ from fedtempo.flower.transport import Reply, Stray
 from fedtempo.flower.validator import Contribution, Refused, ReplyValidator
 from fedtempo.flower.versions import Versions
 
+_EXPIRED = 3
+"""Flower's code for a message that it no longer knows: its time to live is over."""
 _ORDER = {Arrived: 0, Failed: 1, Left: 2, Joined: 3}
 
 
@@ -54,6 +56,7 @@ class ReplyHandler:
         self._settings, self._versions, self._estimates = settings, versions, estimates
         self._faults, self._costs = faults, costs
         self._config, self._timeout = train_config, timeout
+        self._ttl = timeout + max(60.0, 0.1 * timeout)  # so that what comes late is ours to say, not Flower's
         self._loss_key = settings.loss_key if "loss" in settings.rule.needs else None
         self._overheads: dict[int, tuple[int, float]] = {}
         self.registry = ClientRegistry()
@@ -92,7 +95,7 @@ class ReplyHandler:
         config = ConfigRecord({**given, "server-round": server_round, **more})
         content = RecordDict({self._settings.arrays_key: arrays, self._settings.config_key: config})
         return self._settings.message(
-            content=content, dst_node_id=node, message_type=kind, ttl=self._timeout, group_id=str(server_round)
+            content=content, dst_node_id=node, message_type=kind, ttl=self._ttl, group_id=str(server_round)
         )
 
     def read(self, reply: Reply | Stray, now: Tick) -> Sequence[Event]:
@@ -113,6 +116,9 @@ class ReplyHandler:
         with self._costs.part("admission"):
             found = self.validator.admit(message, self._versions.base(job.base))
         if isinstance(found, Refused):
+            if message.has_error() and message.error.code == _EXPIRED and now - job.sent >= 0.9e9 * self._timeout:
+                reason = f"no answer within {seconds(now - job.sent):g} s, and Flower has given the message up"
+                return self.lost(job, "deadline", reason, now)
             return self.lost(job, "error" if message.has_error() else "refused", found.reason, now)
         loss = found.metrics.get(self._loss_key or "")
         if self._loss_key is not None and not isinstance(loss, (int, float)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.serverapp import strategy
@@ -100,6 +101,8 @@ class Result(strategy.Result):
     """Why training ended."""
     journal: Journal | None = None
     """All that was written down, from which `recorded` makes a record."""
+    folder: Path | None = None
+    """Where the run is saved, if it is."""
 
     @property
     def carrier(self) -> TransportCosts:

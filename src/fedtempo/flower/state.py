@@ -1,184 +1,83 @@
-"""The folder of a run, from which it goes on after a crash or a power cut at any moment. Plain JSON and NPZ, no pickle.
+"""What a training saves, when, and in which folder: what a round has made, before its jobs are sent.
 
-    state.npz       the model, the version, the rule's state, what the server rule remembers, estimates, who is who,
-                    written whole after a round
-    rounds.jsonl    the journal; the state knows how much of it is true
+What is out or waits is sent again after a crash. The folder and its files are run_folder.py's.
 
-A line is on the disk before the state that counts it, so that the state never promises more than there is. Who writes
-holds a lock on the journal, which the system takes back when the process ends, however it ends.
+A save that the disk refuses does not end the training: the lines are kept, and the next save that is due tries again.
 
-`Saver` says when and what a training saves: what a round has made, before its jobs are sent. What is out or waits is
-sent again after a crash.
+`resume="auto"` chooses the folder: FOLDER, FOLDER-2, FOLDER-3, … The newest run there that was cut off and is set to
+the same goes on; if there is none, a new one begins in a folder of its own beside them.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import zipfile
-from collections.abc import Mapping, Sequence
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedtempo import files
-from fedtempo.errors import DataMissing, InputError, ResultsConflict
+from fedtempo.errors import FedtempoError, InputError, ResultsConflict, StorageError
 from fedtempo.flower.arrays import Arrays
 from fedtempo.flower.client_registry import ClientRegistry
 from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.journal import Journal
 from fedtempo.flower.reply_handler import ReplyHandler
+from fedtempo.flower.run_folder import RunFolder
 from fedtempo.flower.settings import BEFORE_STEPS, Settings
 from fedtempo.flower.versions import Memory
 
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # not a Unix: done without
-    fcntl = None
+log = logging.getLogger("flwr")
 
-FORMAT = 2
-_SUM = 1
-"""The format of runs without a server rule, which earlier versions read too."""
+Resume = bool | Literal["auto"]
+
+WHEN_ABSENT: dict[str, Any] = {"step": BEFORE_STEPS}
+"""Of settings that folders of 0.6 do not name: what they were there. A run whose folder does not name a setting, and
+which is not here either, goes on with any."""
 
 
-class RunFolder:
-    """Where a run keeps what it needs to go on."""
+def about(settings: Settings, model: Arrays) -> dict[str, Any]:
+    """What a run is set to, as far as another value would make it another run.
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self._written = 0
-        self._lock: BinaryIO | None = None
+    Left out, since they may change from start to start: num_rounds, until, timeout, poll, checkpoint_every,
+    retry_after, max_failures, norm_limit (its own message advises to change it), work_key, the numbers of nodes, what
+    evaluates.
+    """
+    steps = {"step": settings.step or "stable"} if settings.step != BEFORE_STEPS else {}
+    return {
+        "scheme": settings.scheme.spec(),
+        "weights": settings.weights.label,
+        **steps,
+        **({"max_weight": settings.max_weight} if steps and settings.measured else {}),
+        "server_lr": settings.server_lr,
+        "model": [[name, list(array.shape), str(array.dtype)] for name, array in model.items()],
+        "importance": _by_identity(settings.importance),
+        "times": _by_identity(settings.times),
+        "identity_key": settings.identity_key,
+        "weighted_by_key": settings.examples_key,
+        "clip_norm": settings.clip_norm,
+        "seed": settings.seed,
+        **({"loss_key": settings.loss_key} if "loss" in settings.rule.needs else {}),
+    }
 
-    @property
-    def _state(self) -> Path:
-        return self.path / "state.npz"
 
-    @property
-    def _journal(self) -> Path:
-        return self.path / "rounds.jsonl"
-
-    def holds_a_run(self) -> bool:
-        """Whether a run has been saved here."""
-        return self._state.is_file()
-
-    def begin(self) -> None:
-        """Make the folder ready for a run of its own, and write there until `release`."""
-        self._refuse_a_run()
-        try:
-            files.make_folder(self.path)
-            self._hold(files.disk.open(self._journal, "ab"))
-            self._refuse_a_run()  # there may have been one until now
-            files.remove_unfinished(self.path, self._state.name)
-            files.disk.sync_folder(self.path)  # the journal has its name before a state counts its lines
-        except BaseException as error:
-            self.release()
-            if isinstance(error, OSError):
-                raise InputError(f"checkpoint: {self.path} cannot be made ({error.strerror}); choose another") from None
-            raise
-
-    def _refuse_a_run(self) -> None:
-        if self.holds_a_run():
-            raise ResultsConflict(
-                f"checkpoint: {self.path} holds a run; pass resume=True to go on with it, or choose another folder"
-            )
-
-    def _hold(self, journal: BinaryIO) -> None:
-        """Lock out other servers: two that write to one journal would destroy it."""
-        self._lock = journal
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise ResultsConflict(
-                f"checkpoint: another server writes to {self.path}; end it first, or choose another folder"
-            ) from None
-        except OSError:
-            return  # a file system without locks: done without
-
-    def release(self) -> None:
-        """Let others write here."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-
-    def write(
-        self, state: Mapping[str, Any], arrays: Arrays, lines: list[str], memory: Sequence[NDArray[Any]] = ()
-    ) -> None:
-        """Save the lines, and then the state that counts them; all of it is on the disk when this returns."""
-        if lines:
-            self._written = files.append(self._journal, self._written, "".join(f"{line}\n" for line in lines).encode())
-        ruled = "server" in state["about"]["scheme"]
-        document = {"format": FORMAT if ruled else _SUM, "journal": self._written, "arrays": list(arrays), **state}
-        named: dict[str, Any] = {f"array{place}": array for place, array in enumerate(arrays.values())}
-        if ruled:
-            document["memory"] = len(memory)
-            named |= {f"memory{place}": part for place, part in enumerate(memory)}
-        text = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
-        files.write_whole(self._state, lambda file: np.savez(file, allow_pickle=False, document=text, **named))
-
-    def read(self) -> tuple[dict[str, Any], Arrays, list[str]]:
-        """The state, the model and the lines of the last round that was saved; `memory` of the state has arrays."""
-        if not self.holds_a_run():
-            raise DataMissing(f"{self.path}: no run is saved there (no state.npz); check the path")
-        try:
-            with np.load(self._state, allow_pickle=False) as saved:
-                state: dict[str, Any] = json.loads(saved["document"].tobytes())
-                found = int(state["format"])
-                arrays = {name: saved[f"array{place}"] for place, name in enumerate(state["arrays"])}
-                state["memory"] = [saved[f"memory{place}"] for place in range(state.get("memory", 0))]
-        except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile, EOFError) as error:
-            raise InputError(f"{self._state}: cannot be read ({error}); choose another folder") from None
-        if found > FORMAT:
-            raise InputError(f"{self._state}: format {found}, and this version reads up to {FORMAT}")
-        return state, arrays, self._lines(int(state["journal"]))
-
-    def _lines(self, size: int) -> list[str]:
-        """The lines that the state counts."""
-        try:
-            with self._journal.open("rb") as file:
-                text = file.read(size)
-            if len(text) < size:
-                raise InputError(
-                    f"{self._journal}: holds {len(text)} bytes of the {size} that state.npz counts, so rounds are "
-                    "missing; put the whole file back, or choose another folder"
-                )
-            return text.decode().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{self._journal}: cannot be read ({error}); put the file back that belongs to state.npz, or choose "
-                "another folder"
-            ) from None
-
-    def resume(self) -> tuple[dict[str, Any], Arrays, list[str]]:
-        """As `read`; what was written after the last complete round is cut off, and writing goes on until `release`."""
-        try:
-            self._hold(files.disk.open(self._journal, "r+b"))
-        except FileNotFoundError:
-            pass  # `read` says it in words
-        except OSError as error:
-            raise InputError(f"{self._journal}: cannot be written ({error.strerror}); choose another folder") from None
-        try:
-            state, arrays, lines = self.read()
-            with files.storage_errors(self._state):
-                files.remove_unfinished(self.path, self._state.name)
-            self._written = files.append(self._journal, int(state["journal"]), b"")
-        except BaseException:
-            self.release()
-            raise
-        return state, arrays, lines
+def _by_identity(given: Mapping[str, Any] | None) -> dict[str, str] | None:
+    return None if given is None else {name: str(value) for name, value in given.items()}
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
     """The first thing in which two runs differ, in words; None if they agree."""
     for key, value in json.loads(json.dumps(dict(here))).items():
-        if there.get(key) != value:
-            return f"its {key} is {_short(there.get(key))}, here it is {_short(value)}"
+        known = there.get(key, WHEN_ABSENT.get(key, value))
+        if known != value:
+            if isinstance(known, dict) and isinstance(value, dict):
+                part = next(name for name in [*value, *known] if known.get(name) != value.get(name))
+                if key != "scheme":
+                    key, known, value = f"{key} of {part!r}", known.get(part), value.get(part)
+            return f"its {key} is {_short(known)}, here it is {_short(value)}"
     return None
 
 
@@ -193,6 +92,8 @@ class Saved(NamedTuple):
     state: dict[str, Any]
     arrays: Arrays
     lines: list[str]
+    warning: str = ""
+    """Why this is the older of two states, if it is."""
 
     @property
     def server(self) -> dict[str, Any]:
@@ -210,54 +111,128 @@ class Saved(NamedTuple):
         """Know what that run knew."""
         state = self.state
         journal.read(self.lines)
-        journal.names, journal.importance = tuple(state["names"]), tuple(state["importance"])
-        estimates.restore(state["estimates"])
-        handler.registry = ClientRegistry.restore(state["roster"])
-        handler.retries.restore(state["patience"])  # key of the file format
-        handler.validator.restore(state["norms"])
-        handler.server_round = state["server_round"]
+        with reading_state():
+            journal.names, journal.importance = tuple(state["names"]), tuple(state["importance"])
+            estimates.restore(state["estimates"])
+            handler.registry = ClientRegistry.restore(state["roster"])
+            handler.retries.restore(state["patience"])  # key of the file format
+            handler.validator.restore(state["norms"])
+            handler.server_round = int(state["server_round"])
+
+
+@contextmanager
+def reading_state() -> Iterator[None]:
+    """A state whose checksums are right, and which is none, is said in words."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"state.npz: it is no state of a run ({type(error).__name__}: {error}); the journal is whole; put a whole "
+            "copy of the folder back, or choose another folder"
+        ) from None
 
 
 class Saver:
     """The folder of a training, if it has one."""
 
-    def __init__(self, settings: Settings, model: Arrays, *, resume: bool) -> None:
+    def __init__(
+        self, settings: Settings, model: Arrays, *, resume: Resume, asked: Mapping[str, float | None] | None = None
+    ) -> None:
+        """`asked`: the `rounds`, `until` and `timeout` that this start was given, for those who watch."""
         self.settings = settings
         """With the step of the run that goes on, where none was asked for."""
-        self._about = {
-            "scheme": settings.scheme.spec(),
-            "weights": settings.weights.label,
-            "step": settings.step or "stable",
-            **({"max_weight": settings.max_weight} if settings.measured else {}),
-            "server_lr": settings.server_lr,
-            "model": [[name, list(array.shape), str(array.dtype)] for name, array in model.items()],
-        }
+        self._model, self._asked = model, dict(asked or {})
+        self._about = about(settings, model)
         self._folder = None if settings.checkpoint is None else RunFolder(settings.checkpoint)
+        self._pending: list[str] = []
+        self.ended: str | None = None
+        """Why training has ended, once it has."""
+        self.failure: str | None = None
+        """Why the last save did not work, if it did not."""
         self.found = self._look(resume)
         """What there is to go on from."""
 
-    def _look(self, resume: bool) -> Saved | None:
+    @property
+    def path(self) -> Path | None:
+        """Where the run is saved."""
+        return None if self._folder is None else self._folder.path
+
+    def _look(self, resume: Resume) -> Saved | None:
         folder = self._folder
         if folder is None:
             return None
+        if resume == "auto":
+            return self._choose(folder.path)
         if not (resume and folder.holds_a_run()):
             folder.begin()
+            _say_new(folder)
             return None
-        saved = Saved(*folder.resume())
-        self._take_up_step(saved.state["about"])
-        if (other := difference(saved.state["about"], self._about)) is not None:
+        return self._go_on(folder)
+
+    def _go_on(self, folder: RunFolder) -> Saved:
+        """Take up the run in a folder, if it is this one."""
+        saved = Saved(*folder.resume(), folder.fallen_back)
+        there = saved.state["about"]
+        try:
+            settings = self._with_step_of(there)
+            here = about(settings, self._model)
+            if (other := difference(there, here)) is not None:
+                raise ResultsConflict(f"checkpoint: {folder.path} holds another run ({other}); choose another folder")
+            with reading_state():
+                int(saved.server["version"]), int(saved.server["now"])
+            self.settings, self._about = settings, here
+        except BaseException:
             folder.release()
-            raise ResultsConflict(f"checkpoint: {folder.path} holds another run ({other}); choose another folder")
+            raise
+        log.info("Checkpoint: the run in %s goes on after round %s", folder.path, saved.state.get("server_round"))
         return saved
 
-    def _take_up_step(self, there: Mapping[str, Any]) -> None:
-        """Go on with the step of the run that is there, unless another was asked for."""
-        if self.settings.step is None:
-            self.settings = replace(self.settings, step=there.get("step", BEFORE_STEPS))
-            self._about["step"] = self.settings.step
-        if self.settings.step == BEFORE_STEPS:
-            for since in ("step", "max_weight"):
-                self._about.pop(since, None)
+    def _with_step_of(self, there: Mapping[str, Any]) -> Settings:
+        """The settings with the step of the run that is there, unless another was asked for."""
+        asked = self.settings
+        return asked if asked.step is not None else replace(asked, step=there.get("step", BEFORE_STEPS))
+
+    def _choose(self, first: Path) -> Saved | None:
+        """Go on with the newest run that was cut off and is this one; else begin in a new folder beside the others."""
+        first = first if first.name.strip(".") else first.resolve()
+        numbers = sorted(_numbers(first), reverse=True)
+        why = ""
+        for number in numbers:
+            folder = RunFolder(_numbered(first, number))
+            if not folder.holds_a_run():
+                continue
+            try:
+                against = self._against(folder.document())
+                if not against:
+                    self._folder = folder
+                    return self._go_on(folder)
+            except ResultsConflict as error:  # another server writes to it
+                against = str(error).removeprefix("checkpoint: ").partition(";")[0]
+            except FedtempoError:
+                if number == numbers[0]:
+                    raise
+                continue
+            why = why or f", since {folder.path} {against}"
+        for number in itertools.count(numbers[0] if numbers else 1):
+            folder = self._folder = RunFolder(_numbered(first, number))
+            if number > 1 and not folder.is_free():
+                continue
+            with suppress(ResultsConflict):  # there is a run in it, or somebody begins one
+                folder.begin()
+                break
+        _say_new(folder, why)
+        return None
+
+    def _against(self, state: Mapping[str, Any]) -> str:
+        """Why a run is not gone on with, in words; "" if it is."""
+        done = int(state["server_round"]) if "server_round" in state else 0
+        ended = state.get("ended", f"{done} rounds are done" if done >= (self._asked.get("rounds") or 0) else None)
+        if ended is not None:  # folders of 0.6 do not say whether they have
+            return f"has come to its end ({ended})"
+        other = difference(state["about"], about(self._with_step_of(state["about"]), self._model))
+        return "" if other is None else f"holds another run ({other})"
 
     def release(self) -> None:
         """Nothing more is saved: others may write to the folder."""
@@ -283,11 +258,13 @@ class Saver:
         memory: Memory = (),
         **more: object,
     ) -> None:
-        """Save all that a later run needs to go on from here."""
+        """Save all that a later run needs to go on from here; `failure` says whether the disk has refused."""
         if self._folder is None:
             return
         state = {
             "about": self._about,
+            "asked": self._asked,
+            "ended": self.ended,
             "server": snapshot,
             "estimates": estimates.snapshot(),
             "roster": handler.registry.snapshot(),
@@ -299,4 +276,28 @@ class Saver:
             "server_lr": journal.server_lr,
             **more,
         }
-        self._folder.write(state, arrays, journal.new_lines(), memory)
+        self._pending += journal.new_lines()
+        try:
+            self._folder.write(state, arrays, self._pending, memory, journal.lines)
+        except (StorageError, ResultsConflict) as error:
+            self.failure = str(error)
+        else:
+            self.failure, self._pending = None, []
+
+
+def _say_new(folder: RunFolder, why: str = "") -> None:
+    log.info("Checkpoint: a new run begins in %s%s", folder.path, why)
+
+
+def _numbers(first: Path) -> Iterable[int]:
+    """The numbers of the folders that there are: 1 is the one that was named."""
+    if first.exists():
+        yield 1
+    name = re.compile(rf"{re.escape(first.name)}-([2-9]|[1-9][0-9]+)")
+    for other in first.parent.iterdir() if first.parent.is_dir() else ():
+        if (found := name.fullmatch(other.name)) is not None:
+            yield int(found[1])
+
+
+def _numbered(first: Path, number: int) -> Path:
+    return first if number == 1 else first.with_name(f"{first.name}-{number}")

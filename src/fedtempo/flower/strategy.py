@@ -38,6 +38,7 @@ from fedtempo.flower.settings import (
     on_flower,
     share,
 )
+from fedtempo.flower.state import Resume
 from fedtempo.flower.training import Training
 from fedtempo.schemes import named as schemes
 from fedtempo.schemes.named import Scheme
@@ -136,7 +137,7 @@ class TimedStrategy(flower.FedAvg):
                        longest so far or the model's own norm) are refused; None: never
     max_failures       failures in a row after which a client is set aside
     retry_after        seconds after which it is tried again, doubling each time
-    checkpoint         folder from which a killed run goes on with ``start(…, resume=True)``
+    checkpoint         folder of the run, from which it goes on when it was killed or stopped and is started again
     checkpoint_every   rounds between two checkpoints
     poll               seconds between two looks for replies
     message, clock     how messages are made and where the time comes from, for tests
@@ -176,6 +177,8 @@ class TimedStrategy(flower.FedAvg):
         )
         self.fraction_evaluate = share(given.get("fraction_evaluate", 0.0), "fraction_evaluate")
         self.scheme = on_flower(scheme, given.get("server"))
+        self.result: Result | None = None
+        """What the last `start` has come to, also if it was stopped."""
         self._options = given
         self._settings()
 
@@ -274,15 +277,22 @@ class TimedStrategy(flower.FedAvg):
         evaluate_fn: EvaluateFn | None = None,
         *,
         until: float | None = None,
-        resume: bool = False,
+        resume: Resume = "auto",
     ) -> Result:
         """Train until `num_rounds` rounds have taken updates, or until `until` seconds have passed.
 
-        With `resume`, go on from the checkpoint folder where there is a run in it; `initial_arrays` then tells the
-        model's shapes only.
+        resume   True: go on with the run in the checkpoint folder, if there is one; False: there must be none.
+                 "auto": go on with a run there that was cut off and is set to the same, else begin one in a folder
+                 beside it, as run-2. Where a run goes on, `initial_arrays` tells the model's shapes only.
+
+        Ctrl-C and SIGTERM end the training when the round in the making is done and all is saved. The summary is
+        logged, `result` has what there is, and then KeyboardInterrupt or SystemExit is raised as ever. The second one
+        ends it at once.
         """
         settings = self._settings()
-        if resume and settings.checkpoint is None:
+        if not (isinstance(resume, bool) or resume == "auto"):
+            raise InputError(f"resume: {resume!r} is none of True, False and 'auto'")
+        if resume is True and settings.checkpoint is None:
             raise InputError("resume: there is no folder to go on from; give the strategy checkpoint=")
         positive_int(num_rounds, "num_rounds")
         if evaluate_fn is not None:
@@ -303,10 +313,12 @@ class TimedStrategy(flower.FedAvg):
             evaluate_fn=evaluate_fn,
             resume=resume,
         )
-        result = training.run()
-        for line in result.summary().splitlines():
+        self.result = training.run()
+        for line in self.result.summary().splitlines():
             log.info("%s", line)
-        return result
+        if training.interrupted is not None:
+            raise training.interrupted
+        return self.result
 
 
 def _maybe(read: Callable[[object, str], _Read], value: object, what: str) -> _Read | None:

@@ -34,7 +34,8 @@ from fedtempo.flower.reply_handler import ReplyHandler, in_order
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.round_weights import RoundWeights, WaitAdvice, Weighed, absences, remarks
 from fedtempo.flower.settings import Settings
-from fedtempo.flower.state import Saved, Saver
+from fedtempo.flower.state import Resume, Saved, Saver, reading_state
+from fedtempo.flower.stopping import Stop
 from fedtempo.flower.transport import FlowerTransport
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
 
@@ -56,12 +57,17 @@ class Training:
         train_config: ConfigRecord,
         evaluate_config: ConfigRecord,
         evaluate_fn: EvaluateFn | None,
-        resume: bool,
+        resume: Resume,
     ) -> None:
         self._grid = grid
         self._num_rounds, self._until, self._timeout = num_rounds, until, timeout
         model = model_of(initial_arrays)
-        self._saver = Saver(settings, model, resume=resume)
+        asked = {
+            "rounds": num_rounds,
+            "until": None if until is None else seconds(until),
+            "timeout": seconds(timeout),
+        }
+        self._saver = Saver(settings, model, resume=resume, asked=asked)
         self._settings = settings = self._saver.settings
         try:
             found = self._saver.found
@@ -94,7 +100,8 @@ class Training:
             )
             online = self._round_weights.online
             if found is not None and online is not None:
-                online.restore(found.state["online"])
+                with reading_state():
+                    online.restore(found.state["online"])
             self._known = KnownMeasures(settings, self._estimates, identity, self._handler.losses)
             self._wait_advice = WaitAdvice()
             self._evaluator = None if evaluate_fn is None else Evaluator(evaluate_fn)
@@ -106,36 +113,70 @@ class Training:
         """What has happened outside of a look; the next one finds it."""
         self._changes = 0
         """How often somebody has come or gone."""
-        self._unsaved = False
+        self._saved = self._handler.server_round
+        """The last round that is saved."""
+        self._stop = Stop()
+        self._begun = False
 
     # -- the run
 
+    @property
+    def interrupted(self) -> BaseException | None:
+        """What stopped the training before its end; to be raised when that has been said."""
+        return self._stop.asked
+
     def run(self) -> Result:
-        """Train to the end."""
+        """Train to the end, or until somebody stops it."""
         try:
-            if self._done and self._saver.found is not None:
-                self._evaluate_last(self._saver.found)
-            else:
-                self._connect()
-                if self._saver.found is None:
-                    self._start()
-                else:
-                    self._restart(self._saver.found.server)
-                self._rounds()
-                self._end()
-            done = f"{self._handler.server_round} rounds are done"
-            return self._result(done if self._done else f"the time is over: {seconds(self._until or 0):g} s")
+            with self._stop:
+                try:
+                    self._train()
+                except (KeyboardInterrupt, SystemExit) as error:
+                    self._stop.asked = error
+                if self.interrupted is None:
+                    return self._result(self._why)
+                if self._stop.idle and self._begun:  # else the last save is what there is
+                    self._save_all()
+                where = f"; started again, it goes on from {self._saver.path}" if self._saved else ""
+                done = self._handler.server_round
+                return self._result(f"{self._stop.words()} after round {done}{where}")
         finally:
             self._saver.release()
             if self._evaluator is not None:
                 self._evaluator.stop()
 
+    def _train(self) -> None:
+        found = self._saver.found
+        if found is not None and found.warning:
+            self._handler.note(found.server["now"], -1, "checkpoint", found.warning)
+        if self._done and found is not None:
+            self._evaluate_last(found)
+            return
+        self._connect()
+        if found is None:
+            self._start()
+        else:
+            self._restart(found.server)
+        self._begun = True
+        self._rounds()
+        self._stop.idle = True
+        if self.interrupted is None:
+            self._end()
+
+    @property
+    def _why(self) -> str:
+        """Why training has ended."""
+        done = f"{self._handler.server_round} rounds are done"
+        return done if self._done else f"the time is over: {seconds(self._until or 0):g} s"
+
     def _rounds(self) -> None:
         """Rounds, until enough of them have taken updates or the time is over."""
         server, transport, handler = self._server, self._transport, self._handler
         deadline = server.deadline
-        while not self._done:
+        while not self._done and self.interrupted is None:
+            self._stop.idle = True
             now, in_time = transport.next_look(deadline, handler.retries.next_due, at_once=bool(self._held))
+            self._stop.idle = False
             if self._until is not None and now > self._until:
                 return
             events: list[Event] = []
@@ -182,9 +223,11 @@ class Training:
     def _connect(self) -> None:
         """Wait for the nodes, and set the clock going."""
         clock, needed = self._settings.clock, self._settings.nodes_needed
+        self._stop.idle = True
         while len(nodes := list(self._grid.get_nodes())) < needed:
             log.info("Waiting for nodes to connect: %d connected (minimum required: %d).", len(nodes), needed)
             clock.sleep(clock.now() + 10**9)
+        self._stop.idle = False
         self._nodes = nodes
         found = self._saver.found
         self._clock = TrainingClock(clock, 0 if found is None else found.server["now"])
@@ -217,8 +260,9 @@ class Training:
         Clients may have come and gone without the server's knowledge before it was killed.
         """
         now: Tick = snapshot["now"]
-        handler, server = self._handler, MeasuredServer.restored(self._settings.rule, restarted(snapshot))
-        self._server = server
+        handler = self._handler
+        with reading_state():
+            self._server = server = MeasuredServer.restored(self._settings.rule, restarted(snapshot))
         self._journal.log(LoggedEvent(now, RESTART))
         reason = f"the server was started again after round {handler.server_round}; what was out is sent again"
         handler.note(now, -1, "restart", reason)
@@ -353,7 +397,6 @@ class Training:
                 self._journal.measure("server", number, metrics)
 
     def _save(self) -> None:
-        self._unsaved = self._saver.active
         if self._saver.due(self._handler.server_round):
             self._know()
             self._write(self._server.snapshot())
@@ -368,14 +411,23 @@ class Training:
         self._client_evaluation.finish(self._transport)
         if self._evaluator is not None:
             self._evaluated(self._evaluator.finish(), self._clock.now())
+        self._saver.ended = self._why
+        self._save_all()
+
+    def _save_all(self) -> None:
+        """Save what there is, also what came after the last round."""
+        self._stop.idle = False
+        if self._evaluator is not None:
+            self._evaluated(self._evaluator.collect(), self._clock.now())
         self._know()
         self._journal.write_rest()
-        if number and (self._unsaved or self._journal.has_lines):
+        if self._handler.server_round and self._saver.active:
             self._write(self._server.snapshot())
 
     def _evaluate_last(self, found: Saved) -> None:
         """All rounds are done, but the run may have been killed while its last model was evaluated."""
         number, now = self._handler.server_round, found.server["now"]
+        self._stop.idle = True
         if self._evaluator is not None and not self._journal.has_measured("server", number):
             self._evaluator.submit(number, self._versions.record(), must=True)
         if self._settings.fraction_evaluate and not self._journal.has_measured("evaluate", number):
@@ -385,11 +437,15 @@ class Training:
             self._client_evaluation.finish(self._transport)
         if self._evaluator is not None:
             self._evaluated(self._evaluator.finish(), now)
-        if self._journal.has_lines:
+        self._stop.idle, self._saver.ended = False, self._why
+        if self._journal.has_lines or found.state.get("ended") is None:
             self._write(found.server)
 
     def _result(self, stopped: str) -> Result:
         journal, registry = self._journal, self._handler.registry
+        if self._saver.failure is not None:
+            stopped += f"; what came after round {self._saved} is not saved: {self._saver.failure}"
+            log.warning("What came after round %d is not saved: %s", self._saved, self._saver.failure)
         return Result(
             arrays=self._versions.record(),
             train_metrics_clientapp=journal.measured("train"),
@@ -401,6 +457,7 @@ class Training:
             transport=self._costs,
             stopped=stopped,
             journal=journal,
+            folder=self._saver.path,
         )
 
     def _know(self) -> None:
@@ -410,6 +467,21 @@ class Training:
         self._journal.importance = tuple(self._round_weights.importance(len(registry)).tolist())
 
     def _write(self, snapshot: dict[str, Any]) -> None:
+        """Save; a disk that refuses is said once, and once more when it does no longer."""
+        failed = self._saver.failure is not None
+        self._write_once(snapshot)
+        failure = self._saver.failure
+        if failure is None:
+            missed, self._saved = self._saved, self._handler.server_round
+            if failed:
+                what = f"all is saved again; since round {missed} nothing was"
+                self._handler.note(snapshot["now"], -1, "saved again", what)
+                self._write_once(snapshot)  # with that line
+        elif not failed:
+            again = "training goes on, and the next round that is to be saved tries again"
+            self._handler.note(snapshot["now"], -1, "checkpoint", f"{failure}; {again}")
+
+    def _write_once(self, snapshot: dict[str, Any]) -> None:
         with self._costs.part("checkpoint"):
             memory = () if self._rule is None else self._rule.memory
             online = self._round_weights.online
@@ -417,4 +489,3 @@ class Training:
             self._saver.write(
                 snapshot, self._versions.arrays, self._handler, self._estimates, self._journal, memory, **more
             )
-        self._unsaved = False

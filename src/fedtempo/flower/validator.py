@@ -8,6 +8,7 @@ decoded first, and then a reply like any other.
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ from fedtempo.flower.compressing import MARKER, decompressed
 
 _ENOUGH_NORMS = 5
 _NORMS_KEPT = 101
+_RAISED = re.compile(r"<class '|[A-Za-z_][\w.]*(Error|Exception)\b")
+"""How the line begins on which an exception stands, in Flower's reasons and in tracebacks."""
 
 
 class Contribution(NamedTuple):
@@ -211,7 +214,14 @@ def _square(part: NDArray[Any]) -> float:
 
 
 def _short(text: str | None) -> str:
-    """The last line of a client's traceback says most."""
-    lines = [line for line in (text or "").strip().splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "no reason given"
-    return last if len(last) <= 200 else f"{last[:197]}…"
+    """The last line of a client's traceback says most; where it continues an exception's text, with that one's line."""
+    lines = [line.strip() for line in (text or "").strip().splitlines() if line.strip()]
+    last = lines[-1] if lines else "no reason given"
+    head = next((line for line in reversed(lines) if _RAISED.match(line)), last)
+    if head is not last:
+        return f"{_cut(head, 120)} {_cut(last, 160)}"
+    return _cut(last, 200)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}…"
