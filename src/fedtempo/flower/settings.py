@@ -19,10 +19,13 @@ from fedtempo.clock.times import FixedTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND, Clock
+from fedtempo.flower.examples import MAX_EXAMPLES
 from fedtempo.schemes.named import Scheme
 from fedtempo.weighting.long_run import LongRun
 from fedtempo.weighting.weight_rules import WeightRule
 
+UNIFORM = "uniform"
+"""For importance: every client counts the same."""
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 _Function = TypeVar("_Function")
 
@@ -36,8 +39,11 @@ class Settings:
     server_lr: float
     seed: int
     importance: Mapping[str, Fraction] | None
+    """By identity; empty: every client counts the same; None: by the number of examples."""
+    max_examples: float | None
     times: Mapping[str, Fraction] | None
     identity_key: str | None
+    authenticated: bool
     work_key: str | None
     loss_key: str | None
     clip_norm: float | None
@@ -54,6 +60,7 @@ class Settings:
     examples_key: str
     train_metrics: MetricsFn
     aggregate_evaluate: Callable[[int, Sequence[Message]], MetricRecord | None]
+    evaluation: str
     fraction_evaluate: float
     min_evaluate_nodes: int
     min_nodes: int
@@ -67,6 +74,18 @@ class Settings:
     def wait(self) -> int:
         """The rule's own interval in ticks, 0 if it has none."""
         return int(max(self.rule.waits, default=0 * NANOSECOND) // NANOSECOND)
+
+    @property
+    def trust(self) -> dict[str, object]:
+        """What clients' words count for, where it is not the default: a run goes on with the same."""
+        said: dict[str, object] = {}
+        if self.importance is not None and not self.importance:
+            said["importance"] = UNIFORM
+        if self.max_examples != MAX_EXAMPLES:
+            said["max_examples"] = self.max_examples
+        if self.authenticated:
+            said["authenticated"] = True
+        return said
 
     @property
     def nodes_needed(self) -> int:
@@ -195,6 +214,28 @@ def folder(value: object, what: str) -> Path:
     return Path(value)
 
 
+def yes_or_no(value: object, what: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise InputError(f"{what}: {value!r} is neither True nor False")
+    return value
+
+
+def one_of(value: object, what: str, words: Sequence[str]) -> str:
+    """One of these words."""
+    if value not in words:
+        raise InputError(f"{what}: {value!r} is none; give one of {', '.join(map(repr, words))}")
+    return str(value)
+
+
+def importances(given: object, what: str) -> dict[str, Fraction]:
+    """Numbers by identity, or nobody's where every client is to count the same."""
+    if isinstance(given, str):
+        one_of(given, what, (UNIFORM,))
+        return {}
+    return by_identity(given, what)
+
+
 def by_identity(given: object, what: str) -> dict[str, Fraction]:
     """Positive numbers by the identity of clients."""
     if not isinstance(given, Mapping):
@@ -208,8 +249,8 @@ def by_identity(given: object, what: str) -> dict[str, Fraction]:
 
 
 def of_names(given: Mapping[str, Fraction], names: Sequence[str]) -> list[Fraction]:
-    """The values of these identities; the middle one of all for those that are not named."""
-    middle = sorted(given.values())[len(given) // 2]
+    """The values of these identities; the middle one of all for those that are not named, 1 where nobody is."""
+    middle = sorted(given.values())[len(given) // 2] if given else Fraction(1)
     return [given.get(name, middle) for name in names]
 
 

@@ -226,6 +226,7 @@ class Saver:
             "scheme": settings.scheme.spec(),
             "weights": settings.weights.label,
             "server_lr": settings.server_lr,
+            **settings.trust,
             "model": [[name, list(array.shape), str(array.dtype)] for name, array in model.items()],
         }
         self._folder = None if settings.checkpoint is None else RunFolder(settings.checkpoint)
