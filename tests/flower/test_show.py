@@ -182,6 +182,15 @@ def test_fewer_clients_than_a_buffer() -> None:
     assert run.reality.updates == 8
 
 
+def test_a_client_that_says_that_it_has_next_to_nothing() -> None:
+    grid = FakeGrid()
+    grid.connect(100, shifting(1, 1, examples=5e-324))
+    grid.connect(101, shifting(1, 1, examples=1000))
+    numbers = compared(recorded(train("fedavg", grid)))
+    assert [client.importance for client in numbers.clients] == pytest.approx([0, 1], abs=1e-9)
+    assert numbers.simulation is not None
+
+
 def test_the_figure_shows_the_jobs_and_what_was_lost(faulty) -> None:
     run = compared(recorded(faulty[1]))
     above, below = run_figure(run).axes
