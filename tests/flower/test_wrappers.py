@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp, mod
-from flwr.server import LegacyContext, ServerConfig
-from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import strategy as flower
 
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix
@@ -49,18 +48,14 @@ def test_a_wrapper_is_refused_before_anything_is_sent(name) -> None:
         assert not grid.nodes[100].got
 
 
-def test_secure_aggregation_is_refused_before_anything_is_sent() -> None:
-    grid = FakeGrid()
-    grid.connect(100, client())
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-    legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=1), strategy=FedFix(2))
-    workflow = DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2))
-    with pytest.raises(TypeError, match="Secure aggregation cannot be had with it: the server weighs each update"):
-        workflow(grid, legacy)
-    assert not grid.nodes[100].got
-    for hook in ("configure_fit", "aggregate_fit"):
-        with pytest.raises(TypeError, match=f"{hook} of FedFix was called, as Flower's older servers"):
-            getattr(FedFix(2), hook)(1, [], [])
+@pytest.mark.parametrize("hook", ["initialize_parameters", "configure_fit", "aggregate_fit"])
+def test_secure_aggregation_is_refused_before_anything_is_sent(hook) -> None:
+    """These are what Flower's DefaultWorkflow and SecAggPlusWorkflow call first."""
+    with pytest.raises(
+        TypeError, match="Secure aggregation cannot be had with it: the server weighs each update"
+    ) as no:
+        getattr(FedFix(2), hook)(client_manager=None)
+    assert str(no.value).startswith(f"{hook} of FedFix was called, as Flower's older servers and workflows do")
 
 
 # -- mods
@@ -152,3 +147,26 @@ def test_secure_aggregation_in_the_client_app_says_why_it_cannot_work() -> None:
     assert "Its ClientApp has Flower's secure aggregation, which cannot work here: the server weighs each" in reasons[0]
     assert "Take the mod out of the ClientApp" in reasons[0]
     assert result.arrays["w"].numpy().tolist() == [0] * 4
+
+
+# -- what the page says
+
+
+def spent(updates: int, epsilon: float, delta: float) -> float:
+    rho = epsilon**2 / (4 * math.log(1.25 / delta))
+    return updates * rho + 2 * math.sqrt(updates * rho * math.log(1 / delta))
+
+
+def test_the_accounting_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    for strategy, time in (("FedAvg", 180), ("FedFix(60)", 60), ("AsyncFedAvg", 40)):
+        [row] = [line for line in page.splitlines() if line.startswith(f"| {strategy}") and " and " in line]
+        fast, slow = 8 * 3600 // time, 8 * 3600 // 180
+        assert f"| {fast} and {slow} | {spent(fast, 0.1, 1e-5):.2f} and {spent(slow, 0.1, 1e-5):.2f} |" in row
+
+
+def test_arrays_without_dimensions_are_left_alone_by_the_mods() -> None:
+    """As the page warns; where this fails, Flower has mended it."""
+    dp = mod.LocalDpMod(clipping_norm=1.0, sensitivity=2.0, epsilon=0.5, delta=1e-5)
+    result = train(STRATEGIES[0], dp, rounds=1, initial={"w": np.zeros(4), "temperature": np.zeros(())})
+    assert result.arrays["temperature"].numpy() == 3.0

@@ -158,17 +158,16 @@ class ClientRegistry:
         ]
 
     def _clash(self, client: int, holder: _Client) -> Change:
-        known = (
-            f"at node {holder.node}, which is still connected"
-            if holder.node is not None
-            else "which is away and has another key"
-        )
+        known, cure = f"at node {holder.node}, which is still connected", "Give each node its own key or name"
+        if holder.node is None:
+            known = "which is away and has another key"
+            cure = "Let it come back with its key; if nodes make new ones at each start, leave authenticated out"
         return Change(
             client,
             None,
             "same identity",
             f"it says that it is {self.identity(holder.number)!r}, as client {holder.number} {known}; it counts as a "
-            "client of its own. Give each node its own key or name",
+            f"client of its own. {cure}",
         )
 
     def snapshot(self) -> list[list[Any]]:
