@@ -57,8 +57,10 @@ def weighted_mean(records: list[RecordDict], weighted_by: str) -> MetricRecord:
 def _mean(terms: list[tuple[Any, Any]]) -> Any:
     """The mean of numbers, or of lists place by place; what most clients send decides which, and how long a list is."""
     kinds = [len(value) if isinstance(value, list) else None for _, value in terms]
-    usual = Counter(kinds).most_common(1)[0][0]
-    terms = [term for term, kind in zip(terms, kinds, strict=True) if kind == usual]
+    usual = kinds[0]
+    if any(kind != usual for kind in kinds):
+        usual = Counter(kinds).most_common(1)[0][0]
+        terms = [term for term, kind in zip(terms, kinds, strict=True) if kind == usual]
     if usual is None:
         return _of_numbers(terms)
     return [_of_numbers([(weight, value[place]) for weight, value in terms]) for place in range(usual)]
