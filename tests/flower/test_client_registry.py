@@ -93,6 +93,56 @@ def test_a_key_that_is_new_at_each_start_does_not_hide_the_name() -> None:
     assert said(registry.look(nodes(n3="made at the next start"))) == [(0, True, "came back")]
 
 
+def test_a_name_that_comes_back_with_another_key_is_said() -> None:
+    registry = ClientRegistry()
+    registry.look(nodes(n1="made at start"))
+    registry.introduce(0, "seven")
+    registry.look(nodes(n2="made at the next start"))
+    *_, back = registry.introduce(1, "seven")
+    assert back.reason == "at node 2, by its name alone: its key is another"
+
+
+def authenticated(registry: ClientRegistry, client: int, name: str):
+    return registry.introduce(client, name, authenticated=True)
+
+
+def test_where_nodes_are_authenticated_a_new_key_does_not_take_over_a_name() -> None:
+    registry = ClientRegistry()
+    registry.look(nodes(n1="alice"))
+    assert authenticated(registry, 0, "seven") == []
+    registry.look(nodes(n2="mallory"))
+    [change] = authenticated(registry, 1, "seven")
+    assert (change.client, change.there, change.kind) == (1, None, "same identity")
+    assert "as client 0 which is away and has another key; it counts as a client of its own" in change.reason
+    assert authenticated(registry, 1, "seven") == [], "said once"
+    assert registry.there == [1]
+    assert registry.names[1] != "seven"
+    assert said(registry.look(nodes(n2="mallory", n3="alice"))) == [(0, True, "came back")], "by her key"
+    assert authenticated(registry, 0, "eight") == [], "whatever she says"
+    assert registry.names[0] == "seven"
+
+
+def test_where_nodes_are_authenticated_a_known_key_is_its_client_whatever_it_says() -> None:
+    registry = ClientRegistry()
+    registry.look(nodes(n1="alice", n2="bob"))
+    authenticated(registry, 0, "seven")
+    authenticated(registry, 1, "eight")
+    registry.look(nodes(n2="bob"))
+    assert authenticated(registry, 1, "seven") == []
+    registry.look(nodes())
+    assert said(registry.look(nodes(n9="bob"))) == [(1, True, "came back")]
+    assert authenticated(registry, 1, "seven") == []
+    assert (registry.names[0], registry.names[1], registry.there) == ("seven", "eight", [1])
+
+
+def test_one_node_that_claims_every_name_is_noted_once() -> None:
+    registry = ClientRegistry()
+    registry.look(nodes(*range(50)))
+    for client in range(49):
+        registry.introduce(client, str(client))
+    assert sum(len(registry.introduce(49, str(client))) for client in range(49)) == 1
+
+
 def test_what_is_saved_is_what_comes_back() -> None:
     registry = ClientRegistry()
     registry.look(nodes(1, n2="alice", n3="bob"))
@@ -115,3 +165,4 @@ def test_names_in_metrics() -> None:
     assert named({"loss": 0.5}, "id") is None
     assert named({"id": 3}, None) is None
     assert named({"id": float("nan")}, "id") == "nan"
+    assert named({"id": 1e308}, "id") == "1e+308"

@@ -7,8 +7,9 @@ import threading
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, MessageType, MetricRecord
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
+from fedtempo.errors import InputError
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedFix
 from fedtempo.flower.evaluation import Evaluator
 from support.flower_fake import SECOND, FakeGrid, failure, on, record_of, shifting
@@ -75,6 +76,47 @@ def test_ticks_do_not_wait_for_an_evaluation() -> None:
     grid.nodes[100].behave = last
     result = FedFix(2, **on(grid)).start(grid, record_of(INITIAL), num_rounds=6, evaluate_fn=until_training_is_over)
     assert [closed.end for closed in result.rounds] == [2 * SECOND * (n + 1) for n in range(6)]
+
+
+def test_every_round_is_evaluated_before_its_model_is_sent_where_that_is_asked_for() -> None:
+    grid = grid_of(1)
+    seen = []
+    behave = grid.nodes[100].behave
+
+    def working(message):
+        seen.append(f"job from {message.content['config']['base-version']}")
+        return behave(message)
+
+    def slow(number, arrays):
+        assert threading.current_thread() is threading.main_thread()
+        grid.clock.time += SECOND // 2
+        seen.append(f"evaluation of {number}")
+        return MetricRecord({"first": float(arrays["w"].numpy()[0])})
+
+    grid.nodes[100].behave = working
+    strategy = AsyncFedAvg(**on(grid, evaluation="wait"))
+    result = strategy.start(grid, record_of(INITIAL), num_rounds=5, evaluate_fn=slow)
+    assert list(result.evaluate_metrics_serverapp) == [0, 1, 2, 3, 4, 5]
+    assert [m["first"] for m in result.evaluate_metrics_serverapp.values()] == pytest.approx([0, 1, 2, 3, 4, 5])
+    assert seen == [f"{what} {n}" for n in range(5) for what in ("evaluation of", "job from")] + ["evaluation of 5"]
+
+
+def test_an_evaluation_that_is_waited_for_may_fail_and_may_be_interrupted() -> None:
+    def broken(number, arrays):
+        if number == 2:
+            raise KeyboardInterrupt
+        raise ZeroDivisionError("nothing to divide by")
+
+    evaluator = Evaluator(broken, wait=True)
+    evaluator.submit(1, record_of(INITIAL))
+    assert [each.error for each in evaluator.finish()] == ["ZeroDivisionError: nothing to divide by"]
+    with pytest.raises(KeyboardInterrupt):
+        evaluator.submit(2, record_of(INITIAL))
+
+
+def test_other_words_for_the_evaluation_are_refused() -> None:
+    with pytest.raises(InputError, match="evaluation: 'never' is none; give one of 'beside', 'wait'"):
+        FedAvg(evaluation="never")
 
 
 def test_an_evaluation_that_raises_is_recorded_and_training_goes_on() -> None:
@@ -227,3 +269,31 @@ def test_an_empty_reply_to_an_evaluation() -> None:
         (2, "a client failed to evaluate round 1: its reply is empty")
     ]
     assert result.evaluate_metrics_clientapp[1]["loss"] == 1
+
+
+def test_one_odd_evaluation_does_not_void_the_others(tmp_path, caplog) -> None:
+    grid = grid_of(1, 1, 1)
+
+    def odd(message):
+        metrics = {"num-examples": 10, "loss": float("nan"), "row": [1.0] * 10**5}
+        content = RecordDict({"arrays": record_of(INITIAL), "m": MetricRecord(metrics)})
+        return [(SECOND, Message(content=content, reply_to=message))]
+
+    evaluating(grid, 102, odd)
+    options = on(grid, fraction_evaluate=1.0, checkpoint=tmp_path)
+    with caplog.at_level("INFO", "flwr"):
+        result = FedAvg(**options).start(grid, record_of(INITIAL), num_rounds=3)
+    assert {fault.client for fault in result.errors} == {2}
+    assert [fault.kind for fault in result.errors] == ["metrics", "metrics"], "too long and not finite, each once"
+    for found in result.evaluate_metrics_clientapp.values():
+        assert dict(found) == {"loss": pytest.approx((1 * 10 + 2 * 20) / 30)}
+    assert "clients' evaluation of round 3: loss 1.667" in caplog.text
+
+
+def test_a_failed_evaluation_says_why_and_whose() -> None:
+    grid = grid_of(1, 1)
+    evaluating(grid, 101, lambda m: [(SECOND, failure(m, 2, "<class 'ValueError'>:<'no\ndata'>"))])
+    result = FedAvg(**on(grid, fraction_evaluate=1.0)).start(grid, record_of(INITIAL), num_rounds=1)
+    [fault] = result.errors
+    assert (fault.client, fault.kind) == (1, "evaluation")
+    assert fault.reason.endswith("the client failed with Flower's code 2: <class 'ValueError'>:<'no data'>")

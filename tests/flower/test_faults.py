@@ -281,6 +281,36 @@ def test_two_nodes_say_that_they_are_the_same() -> None:
     assert result.client_times.keys() == {"7", "node 101"}
 
 
+def take_over(**options):
+    """A large client goes, and another node says that it is that one: the importance of `7` is 9 times that of `8`."""
+    grid = FakeGrid()
+    grid.connect(100, shifting(0, 1, who=7), b"key of 7")
+    grid.connect(101, shifting(0, 1, who=8), b"key of 8")
+    grid.at(2.5, lambda: grid.disconnect(100))
+    grid.at(3.5, lambda: grid.connect(555, shifting(1, 1, who=7), b"another key"))
+    importance = {"7": 9, "8": 1, "9": 1}
+    strategy = FedAvg(**on(grid, identity_key="who", importance=importance, **options))
+    return strategy.start(grid, record_of(INITIAL), num_rounds=15, timeout=5)
+
+
+def test_a_node_does_not_inherit_a_client_that_is_away_where_keys_tell() -> None:
+    result = take_over(authenticated=True)
+    fault = only(result, "same identity")
+    assert (fault.client, taken(result, 0)) == (2, 2)
+    assert taken(result, 2) > 5, "it counts as a client of its own"
+    weights = [update.weight for closed in result.rounds for update in closed.updates if update.client == 2]
+    assert max(weights) == pytest.approx(0.5)
+
+
+def test_without_lasting_keys_names_tell() -> None:
+    result = take_over()
+    back = [fault for fault in result.errors if fault.kind == "came back"]
+    assert [fault.client for fault in back] == [2, 0]
+    assert back[1].reason == "at node 555, by its name alone: its key is another"
+    weights = [update.weight for closed in result.rounds[-5:] for update in closed.updates if update.client == 0]
+    assert max(weights) == pytest.approx(0.9)
+
+
 def test_a_client_answers_twice() -> None:
     result = two(lambda message: shifting(0, 0.5)(message) * 2)
     fault = only(result, "double")

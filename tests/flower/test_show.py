@@ -8,12 +8,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from flwr.app import MetricRecord
 
 import fedtempo as ft
 from cli.test_cli import in_process
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy, recorded
 from fedtempo.flower.comparison import compared, durations
 from fedtempo.flower.run_figure import READABLE, _real_jobs, run_figure
+from fedtempo.flower.run_tables import show_run
 from support.flower_fake import FakeGrid, failure, on, record_of, shifting
 
 SECONDS = {100: "1.0000004", 101: 0.7, 102: 2.25}
@@ -180,6 +182,16 @@ def test_fewer_clients_than_a_buffer() -> None:
     assert run.reality.updates == 8
 
 
+def test_a_client_that_says_that_it_has_next_to_nothing() -> None:
+    grid = FakeGrid()
+    grid.connect(100, shifting(1, 1, examples=5e-324))
+    grid.connect(101, shifting(1, 1, examples=1000))
+    grid.connect(102, shifting(1, 1, examples=1000))
+    numbers = compared(recorded(train("fedavg", grid)))
+    assert [client.importance for client in numbers.clients] == pytest.approx([0, 0.5, 0.5], abs=1e-9)
+    assert numbers.simulation is not None
+
+
 def test_the_figure_shows_the_jobs_and_what_was_lost(faulty) -> None:
     run = compared(recorded(faulty[1]))
     above, below = run_figure(run).axes
@@ -234,6 +246,7 @@ def test_show(faulty, run, tmp_path) -> None:
     assert "Reality and simulation differ from round" in out
     assert "node 104" in out
     assert "set aside" in out
+    assert "Measures of the model" not in out, "there are none"
     assert (tmp_path / "a.svg").stat().st_size > 10_000
     assert not (folder / "run.png").exists()
     code, out, err = run("show", str(folder))
@@ -242,6 +255,54 @@ def test_show(faulty, run, tmp_path) -> None:
     assert (folder / "run.svg").exists()
     code, _, err = run("show", str(folder), "--measure", "loss")
     assert (code, "holds a run on Flower, not a study" in err) == (2, True)
+
+
+def losses(folder, values, **server):
+    """A run whose client reports these losses, and whose server measures those."""
+    grid = FakeGrid()
+    sent = iter(values)
+    grid.connect(100, lambda message: shifting(1, 1, loss=next(sent, 0.5), accuracy=0.5, **{"[red]x": 1.0})(message))
+    measured = server.get("loss", [])
+
+    def evaluate(number, arrays):
+        return MetricRecord({"loss": measured[number]}) if number < len(measured) else None
+
+    strategy = AsyncFedAvg(**on(grid, checkpoint=folder, evaluation="wait"))
+    strategy.start(grid, record_of({"w": np.zeros(2)}), num_rounds=len(values), evaluate_fn=evaluate)
+
+
+def rows(out: str) -> list[list[str]]:
+    table = out.partition("Measures of the model")[2].partition("\n\n")[0]
+    return [line.split() for line in table.splitlines()[2:]]
+
+
+def test_the_last_and_the_best_of_measures(capsys, tmp_path) -> None:
+    losses(tmp_path, [0.5, 0.25, 0.75], loss=[2.0, 1.0, 0.5, 0.625])
+    show_run(compared(recorded(tmp_path)))
+    assert rows(capsys.readouterr().out) == [
+        ["loss", "server", "4", "0.5", "2", "0.625", "3"],
+        ["loss", "clients'", "training", "3", "0.25", "2", "0.75", "3"],
+        ["accuracy", "clients'", "training", "3", "0.5", "1", "0.5", "3"],
+        ["[red]x", "clients'", "training", "3", "–", "–", "1", "3"],
+    ]
+    assert recorded(tmp_path).measured["server"][2]["loss"] == 0.5
+
+
+def test_a_run_that_is_sick_looks_sick(capsys, tmp_path) -> None:
+    nan, inf = float("nan"), float("inf")
+
+    def shown(name, *values, **server):
+        losses(tmp_path / name, values, **server)
+        show_run(compared(recorded(tmp_path / name)))
+        return capsys.readouterr().out
+
+    out = shown("a", 0.5, nan, 0.25, nan, nan, loss=[0.5, 0.125, 0.5, inf, 0.5, 2.0])
+    assert "loss (server) is 2 in round 5, 16 times its best, 0.125 in round 1." in out
+    assert "loss (clients' training) is NaN since round 4; its best was 0.25 in round 3." in out
+    out = shown("b", nan, nan, loss=[1.0, 0.5, inf])
+    assert "loss (server) is infinite in round 2; its best was 0.5 in round 1." in out
+    assert "loss (clients' training) is NaN since round 1." in out
+    assert "its best" not in shown("c", 0.5, 0.125, 1.0), "8 times"
 
 
 def test_a_plan_from_a_recorded_run(faulty, run) -> None:

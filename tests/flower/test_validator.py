@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord
 
 from fedtempo.errors import InputError
 from fedtempo.flower.arrays import finite, model_of, read, record_of
-from fedtempo.flower.validator import Contribution, Refused, ReplyValidator, _short
+from fedtempo.flower.validator import Contribution, Refused, ReplyValidator
 from support.flower_fake import answer, make_message
 
 BASE = {
@@ -184,29 +184,3 @@ def test_what_is_taken_back_is_not_usual() -> None:
     assert validator.snapshot() == [1.0] * 5
     validator.take_back(7.0)
     assert isinstance(admit({"a": np.array([11.0])}, base, validator=validator), Refused)
-
-
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        ("Traceback (most recent call last):\n  File x\nValueError: no", "ValueError: no"),
-        ("<class 'ValueError'>:<'no'>", "<class 'ValueError'>:<'no'>"),
-        (
-            "<class 'RuntimeError'>:<'Error(s) in loading state_dict for Net:\n\tsize mismatch for fc.weight'>",
-            "<class 'RuntimeError'>:<'Error(s) in loading state_dict for Net: size mismatch for fc.weight'>",
-        ),
-        (
-            "Traceback (most recent call last):\n  File x\ntorch.OutOfMemoryError: no room\n\n  first\n  tried 2 GiB",
-            "torch.OutOfMemoryError: no room tried 2 GiB",
-        ),
-        ("KeyError: 1\nDuring handling another came\nTypeError: 2\nmore of it", "TypeError: 2 more of it"),
-        ("something\nelse", "else"),
-        ("", "no reason given"),
-        (None, "no reason given"),
-        (f"ValueError: {'a' * 500}\n{'b' * 500}", f"ValueError: {'a' * 105}… {'b' * 157}…"),
-        ("c" * 500, f"{'c' * 197}…"),
-    ],
-)
-def test_what_a_client_says_is_its_exceptions_line_and_the_last(told, said) -> None:
-    assert _short(told) == said
-    assert len(said) <= 300

@@ -3,6 +3,10 @@
 A client is known by its node's public key, by the value of a reply metric that the user names, or else by its node id.
 A node without authentication makes a new key at each start, so where a metric is named it tells more than the key. A
 client that comes back under another node keeps its number, and with it its estimates and importance.
+
+Flower shows a server the keys of all nodes and not whether they were registered, so the user says it: where nodes are
+`authenticated`, a key beats a name. Who has a known key is that client, whatever it says, and a node with another key
+does not take over the name of a client that is away; it counts as a client of its own.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ class ClientRegistry:
         self._by_key: dict[str, _Client] = {}
         self._by_name: dict[str, _Client] = {}
         self._last_at: dict[int, _Client] = {}
-        self._warned: set[tuple[int, str]] = set()
+        self._warned: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -100,8 +104,11 @@ class ClientRegistry:
                 changes.append(self._join(number, key))
         return changes
 
-    def introduce(self, client: int, name: str | None) -> list[Change]:
-        """A reply of `client` named it: it may be one that is known already, and then its number is that one's."""
+    def introduce(self, client: int, name: str | None, *, authenticated: bool = False) -> list[Change]:
+        """A reply of `client` named it: it may be one that is known already, and then its number is that one's.
+
+        Not where nodes are `authenticated`: then one that is known would have been known by its key.
+        """
         here = self._clients[client]
         if name is None or here.name is not None or here.node is None:
             return []
@@ -110,11 +117,10 @@ class ClientRegistry:
             here.name = name
             self._by_name[name] = here
             return []
-        if holder.node is not None:
-            claim = (here.number, name)
-            if claim in self._warned:
+        if authenticated or holder.node is not None:
+            if here.number in self._warned:
                 return []
-            self._warned.add(claim)
+            self._warned.add(here.number)
             return [self._clash(here.number, holder)]
         return self._move(here, holder)
 
@@ -141,22 +147,27 @@ class ClientRegistry:
         node, here.node = here.node, None
         assert node is not None
         self._put(holder, node)
+        other = ", by its name alone: its key is another" if here.key and holder.key not in ("", here.key) else ""
         if here.key:
             holder.key = here.key
             self._by_key[here.key] = holder
         found = f"it came back as client {holder.number}"
         return [
             Change(here.number, False, "came back", found),
-            Change(holder.number, True, "came back", f"at node {node}"),
+            Change(holder.number, True, "came back", f"at node {node}{other}"),
         ]
 
     def _clash(self, client: int, holder: _Client) -> Change:
+        known, cure = f"at node {holder.node}, which is still connected", "Give each node its own key or name"
+        if holder.node is None:
+            known = "which is away and has another key"
+            cure = "Let it come back with its key; if nodes make new ones at each start, leave authenticated out"
         return Change(
             client,
             None,
             "same identity",
-            f"it says that it is {self.identity(holder.number)!r}, as client {holder.number} at node {holder.node}, "
-            "which is still connected; it counts as a client of its own. Give each node its own key or name",
+            f"it says that it is {self.identity(holder.number)!r}, as client {holder.number} {known}; it counts as a "
+            f"client of its own. {cure}",
         )
 
     def snapshot(self) -> list[list[Any]]:
@@ -190,7 +201,7 @@ def named(metrics: Mapping[str, Any], key: str | None) -> str | None:
     value = metrics[key]
     if isinstance(value, list):
         return None
-    return str(int(value)) if float(value).is_integer() else str(value)
+    return str(int(value)) if float(value).is_integer() and abs(value) < 2**64 else str(value)
 
 
 def _fingerprint(key: bytes) -> str:

@@ -30,6 +30,8 @@ from fedtempo.schemes.table import NamedRule
 from fedtempo.schemes.timelines import timeline
 
 MILLISECOND = Fraction(1, 1000)
+_LEAST = 1e-12
+"""Of the largest importance: a client may say that it has next to no examples, and the planner knows no zeros."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ def compared(record: Record) -> Comparison:
     scheme = FedAvg() if few else record.scheme
     times = durations(record)
     importance = np.array([record.importance[i] for i in active])
+    importance = np.maximum(importance, _LEAST * importance.max())
     importance /= importance.sum()
     known = not isinstance(scheme.waiting, NamedRule) and not scheme.waiting.by_training
     simulated = _simulated(scheme, times, record, importance) if known else None

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from fedtempo.clock.events import Job, Round, Tick
 from fedtempo.clock.times import Floats
 from fedtempo.clock.waiting import WaitingRule
+from fedtempo.flower.examples import capped
 from fedtempo.weighting.long_run import Participation
 
 MEMORY = 20
@@ -44,8 +45,8 @@ Clients = NDArray[np.int64]
 class Estimates:
     """What has been seen of each client; rows grow with the clients."""
 
-    def __init__(self, rule: WaitingRule) -> None:
-        self._rule = rule
+    def __init__(self, rule: WaitingRule, max_examples: float | None = None) -> None:
+        self._rule, self._max_examples = rule, max_examples
         self._recent: dict[int, deque[Tick]] = {}
         self._since: dict[int, tuple[Tick, int]] = {}
         """(sending, base) of the first of the jobs that have failed in a row."""
@@ -138,10 +139,17 @@ class Estimates:
         self._room(client + 1)
         return float(self._time[client]) if self._jobs[client] else None
 
-    def examples_of(self, client: int) -> float | None:
-        """The client's number of examples; None if it has not answered."""
+    def reported(self, client: int) -> float | None:
+        """The number of examples that the client says it has; None if it has not answered."""
         self._room(client + 1)
         return float(self._examples[client]) if self._jobs[client] else None
+
+    def examples_of(self, client: int) -> float | None:
+        """The number of examples that the client counts with; None if it has not answered."""
+        if self.reported(client) is None:
+            return None
+        known = np.flatnonzero(self._jobs)
+        return float(capped(self._examples[known], self._max_examples)[np.searchsorted(known, client)])
 
     def times(self) -> dict[int, float]:
         """Smoothed mean durations of jobs in seconds, of the clients that have answered."""
@@ -163,9 +171,11 @@ class Estimates:
         return found
 
     def examples(self, who: Clients) -> Floats:
-        """Numbers of examples; `who` ascends."""
+        """Numbers of examples that these clients count with, each capped against the others; `who` ascends."""
         self._room(_count(who))
-        return _filled(self._examples, self._jobs, who)
+        values, known = self._examples[who], self._jobs[who] > 0
+        values[known] = capped(values[known], self._max_examples)
+        return filled(values, known)
 
     def participation(self, who: Clients, closing: Round | None = None) -> Participation:
         """Share of rounds of each of these clients, draws counted, when this round takes its updates; `who` ascends."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from fedtempo.flower.clock import seconds
+from fedtempo.flower.text import clean
 
 log = logging.getLogger("flwr")
 
@@ -31,11 +32,14 @@ Kind = Literal[
     "tried again",
     "evaluation",
     "metrics",
+    "examples",
     "weights",
     "restart",
     "checkpoint",
     "saved again",
 ]
+_LONGEST = 1000
+"""Characters of a reason."""
 _QUIET: frozenset[str] = frozenset({"joined", "came back", "tried again", "restart", "saved again"})
 """Happenings that are written down with the faults, and are none."""
 
@@ -66,8 +70,8 @@ class Faults:
         self._keep = keep
 
     def note(self, now: int, client: int, identity: str, kind: Kind, reason: str) -> None:
-        """Remember and log a fault."""
-        fault = Fault(seconds(now), client, identity, kind, reason)
+        """Remember and log a fault; what clients have written is cleaned here."""
+        fault = Fault(seconds(now), client, clean(identity), kind, clean(reason, _LONGEST))
         self._keep(fault)
         log.log(logging.INFO if fault.quiet else logging.WARNING, "%.1f s: %s", fault.time, fault)
 

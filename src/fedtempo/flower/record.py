@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +26,7 @@ from fedtempo.clock.times import Floats
 from fedtempo.clock.trace import TraceTimes
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND
+from fedtempo.flower.courses import Measures
 from fedtempo.flower.faults import Fault
 from fedtempo.flower.journal import Journal, LoggedEvent, LoggedMeasure, replay_events
 from fedtempo.flower.result import Result, RoundRecord
@@ -96,6 +97,8 @@ class Record:
     """What the server knew of the clients at the start, where the rule needs that."""
     seed: int = 0
     """Of the rule's draws."""
+    measured: Measures = field(default_factory=dict)
+    """Measures of the models: "server", "evaluate" and "train" (by clients), each by round."""
 
     @property
     def told(self) -> tuple[LoggedEvent | LoggedMeasure, ...]:
@@ -246,6 +249,11 @@ def _of(journal: Journal) -> Record:
         faults=tuple(journal.faults),
         known=journal.known,
         seed=journal.seed,
+        measured={
+            "server": journal.measured("server"),
+            "evaluate": journal.measured("evaluate"),
+            "train": journal.measured("train"),
+        },
     )
 
 

@@ -15,13 +15,17 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from fedtempo.clock.events import Arrived, Event, Failed, Job, Joined, Left, Tick
 from fedtempo.flower.client_registry import Change, ClientRegistry, Node, named
 from fedtempo.flower.clock import TransportCosts, seconds
 from fedtempo.flower.estimates import MEMORY, Estimates
+from fedtempo.flower.examples import Judged, capped
 from fedtempo.flower.faults import Faults, Kind, RetryPolicy
+from fedtempo.flower.metrics import Remark, with_count
+from fedtempo.flower.result import UpdateRecord
 from fedtempo.flower.settings import Settings
 from fedtempo.flower.transport import Reply, Stray
 from fedtempo.flower.validator import Contribution, Refused, ReplyValidator
@@ -61,12 +65,19 @@ class ReplyHandler:
         self._overheads: dict[int, tuple[int, float]] = {}
         self.registry = ClientRegistry()
         self.retries = RetryPolicy(settings.max_failures, settings.retry_after)
+        read_here = (settings.identity_key, settings.work_key, settings.loss_key)
         self.validator = ReplyValidator(
-            settings.examples_key, clip_norm=settings.clip_norm, norm_limit=settings.norm_limit
+            settings.examples_key,
+            clip_norm=settings.clip_norm,
+            norm_limit=settings.norm_limit,
+            wanted=frozenset(name for name in read_here if name is not None),
         )
         self.contributions: dict[Job, Held] = {}
         self.losses: dict[int, float] = {}
         """The last loss that each client has reported, where the rule needs it."""
+        self._said: set[tuple[int, str]] = set()
+        """What has been said of whose metrics."""
+        self._judged = Judged()
         self.server_round = 0
         """Rounds that took updates so far."""
         self.identities_changed = False
@@ -124,13 +135,19 @@ class ReplyHandler:
         if self._loss_key is not None and not isinstance(loss, (int, float)):
             return self.lost(job, "refused", f"the reply's metrics have no number {self._loss_key!r}", now)
         before = self.registry.identity(job.client)
-        changes = self.registry.introduce(job.client, named(found.metrics, self._settings.identity_key))
+        changes = self.registry.introduce(
+            job.client,
+            named(found.metrics, self._settings.identity_key),
+            authenticated=self._settings.authenticated,
+        )
         self.identities_changed |= before != self.registry.identity(job.client)
         events = self._changed(changes, now)
         if any(change.there is False for change in changes):
             return events  # the number was a stranger's: its update is not taken
         self.retries.worked(job.client)
         self._estimates.answered(job, now, found.examples)
+        self._judge(job.client, now)
+        self.remark(job.client, found.remarks, now)
         if isinstance(loss, (int, float)) and self._loss_key is not None:
             most = sys.float_info.max  # a loss that is no number is the highest: JSON has no infinity
             self.losses[job.client] = most if math.isnan(loss) else max(-most, min(float(loss), most))
@@ -146,6 +163,52 @@ class ReplyHandler:
             mean += (seconds(duration) - work - mean) / min(count + 1, MEMORY)
             self._overheads[client] = count + 1, mean
             self._costs.round_trip_overhead[self.registry.identity(client)] = mean
+
+    def remark(self, client: int, remarks: Iterable[Remark], now: Tick) -> None:
+        """Say what was odd in a client's metrics, each kind once."""
+        for kind, words in remarks:
+            if (client, kind) not in self._said:
+                self._said.add((client, kind))
+                self.note(now, client, "metrics", words)
+
+    def _judge(self, client: int, now: Tick) -> None:
+        """Say whose number of examples is not believed: this client's, or an earlier one's by what is known now."""
+        factor, estimates = self._settings.max_examples, self._estimates
+        if factor is None or not self._judged.due(
+            estimates.examples_changes, estimates.reported(client) or 0.0, factor
+        ):
+            return
+        known = [i for i in sorted({*self.registry.there, client}) if estimates.reported(i) is not None]
+        said = np.array([estimates.reported(i) for i in known])
+        counts = capped(said, factor)
+        self._judged.done(estimates.examples_changes, len(known), float(np.sort(counts)[len(counts) // 2]))
+        for i, claimed, counted in zip(known, said.tolist(), counts.tolist(), strict=True):
+            if counted < claimed:
+                self.remark_examples(i, claimed, counted, now)
+
+    def remark_examples(self, client: int, claimed: float, counted: float, now: Tick) -> None:
+        """Say that a client's number of examples is not believed, once."""
+        if (client, "examples") not in self._said:
+            self._said.add((client, "examples"))
+            other = ", or give importance" if self._settings.importance is None else ""
+            self.note(
+                now,
+                client,
+                "examples",
+                f"it says that it has {claimed:.6g} examples, and counts as {counted:.6g}, "
+                f"{self._settings.max_examples:g} times the median of the others. If it is right, raise "
+                f"max_examples{other}",
+            )
+
+    def believed(self, updates: Sequence[UpdateRecord], contents: Sequence[RecordDict]) -> list[RecordDict]:
+        """What came with a round's updates, with the numbers of examples that count: means of metrics are by these."""
+        count, believed = self._settings.examples_key, list(contents)
+        for place, update in enumerate(updates):
+            if (update.client, "examples") in self._said:
+                counted, said = self._estimates.examples_of(update.client), self._estimates.reported(update.client)
+                if counted is not None and said is not None and counted < said:
+                    believed[place] = with_count(believed[place], count, counted)
+        return believed
 
     def lost(self, job: Job, kind: Kind, reason: str, now: Tick) -> Sequence[Event]:
         """A failure: the job is sent again, unless the client has failed too often."""

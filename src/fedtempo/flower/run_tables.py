@@ -1,13 +1,19 @@
-"""A recorded run on a terminal: reality beside simulation and plan, then client by client, then what went wrong."""
+"""A recorded run on a terminal: reality beside simulation and plan, measures, client by client, what went wrong.
+
+Names come from clients and folders: they are printed as they are, without what a terminal or Rich would make of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 
 from fedtempo.flower.comparison import Comparison, RunNumbers
+from fedtempo.flower.courses import Course, courses
 from fedtempo.flower.result import in_bytes
+from fedtempo.flower.text import clean
 from fedtempo.report.tables import NONE, console, counted, short, titled_table
 from fedtempo.schemes.table import NamedRule
 
@@ -20,15 +26,19 @@ _ROWS: dict[str, Callable[[RunNumbers], float | None]] = {
     "staleness, largest": lambda run: run.max_staleness,
 }
 
+_MOST_MEASURES = 12
+"""Rows of measures: clients may send a hundred."""
+
 
 def show_run(run: Comparison) -> None:
     """The run, its clients, its faults, and how to read the columns."""
     out = console()
     out.print(
-        f"[bold]{run.record.scheme.label} on Flower[/bold]: {counted(len(run.active), 'client')} took part, "
+        f"[bold]{_word(run.record.scheme.label)} on Flower[/bold]: {counted(len(run.active), 'client')} took part, "
         f"{float(run.length):.1f} s of training"
     )
     _show_totals(out, run)
+    _show_measures(out, courses(run.record.measured))
     _show_clients(out, run)
     if run.record.faults:
         _show_faults(out, run)
@@ -57,6 +67,26 @@ def _show_totals(out: Console, run: Comparison) -> None:
     out.print(table)
 
 
+def _show_measures(out: Console, found: Sequence[Course]) -> None:
+    """The last and the best of each measure; below, what is plainly wrong."""
+    if not found:
+        return
+    table = titled_table(out, "Measures of the model")
+    table.add_column("", no_wrap=True)
+    table.add_column("by", no_wrap=True)
+    for name in ("rounds", "best", "in round", "last", "in round"):
+        table.add_column(name, justify="right")
+    for course in found[:_MOST_MEASURES]:
+        best = (NONE, NONE) if course.best is None else (f"{course.best[1]:.4g}", str(course.best[0]))
+        last = (f"{course.last[1]:.4g}", str(course.last[0]))
+        table.add_row(_word(course.name), course.whose, str(course.rounds), *best, *last)
+    out.print(table)
+    if len(found) > _MOST_MEASURES:
+        out.print(f"and {len(found) - _MOST_MEASURES} more")
+    for wrong in filter(None, (course.wrong for course in found)):
+        out.print(f"[bold red]{_word(wrong)}.[/bold red]", soft_wrap=not out.is_terminal)
+
+
 def _show_clients(out: Console, run: Comparison) -> None:
     table = titled_table(out, "Clients: share of rounds in reality, simulation and plan; weights and what they came to")
     table.add_column("client", no_wrap=True)
@@ -66,7 +96,7 @@ def _show_clients(out: Console, run: Comparison) -> None:
     for i in order_of(run.record.names):
         client = run.clients[i]
         table.add_row(
-            client.name,
+            _word(client.name),
             _number(client.seconds),
             str(client.jobs),
             *(_share(share) for share in client.share),
@@ -85,9 +115,9 @@ def _show_faults(out: Console, run: Comparison) -> None:
     kinds = list(dict.fromkeys(fault.kind for fault in run.record.faults))
     table.add_column("client", no_wrap=True)
     for kind in kinds:
-        table.add_column(kind, justify="right")
+        table.add_column(_word(kind), justify="right")
     for name, faults in rows:
-        table.add_row(name, *(str(faults.get(kind) or NONE) for kind in kinds))
+        table.add_row(_word(name), *(str(faults.get(kind) or NONE) for kind in kinds))
     out.print(table)
 
 
@@ -114,6 +144,11 @@ def _reading(run: Comparison) -> list[str]:
         few = counted(len(run.active), "client")
         said.append(f"Simulation and plan are FedAvg's: {few} took part, fewer than {run.record.scheme.label} takes.")
     return said
+
+
+def _word(text: str) -> str:
+    """A name of somebody else's."""
+    return escape(clean(text))
 
 
 def _number(value: float | None) -> str:

@@ -26,6 +26,8 @@ from fedtempo.weighting.weight_rules import WeightRule
 
 BEFORE_STEPS = "0.6"
 """The step of runs that were begun before there were steps: the paper's, with weights from means of all rounds."""
+UNIFORM = "uniform"
+"""For importance: every client counts the same."""
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 _Function = TypeVar("_Function")
@@ -43,8 +45,11 @@ class Settings:
     server_lr: float
     seed: int
     importance: Mapping[str, Fraction] | None
+    """By identity; empty: every client counts the same; None: by the number of examples."""
+    max_examples: float | None
     times: Mapping[str, Fraction] | None
     identity_key: str | None
+    authenticated: bool
     work_key: str | None
     loss_key: str | None
     clip_norm: float | None
@@ -61,6 +66,7 @@ class Settings:
     examples_key: str
     train_metrics: MetricsFn
     aggregate_evaluate: Callable[[int, Sequence[Message]], MetricRecord | None]
+    evaluation: str
     fraction_evaluate: float
     min_evaluate_nodes: int
     min_nodes: int
@@ -221,6 +227,28 @@ def folder(value: object, what: str) -> Path:
     return Path(value)
 
 
+def yes_or_no(value: object, what: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise InputError(f"{what}: {value!r} is neither True nor False")
+    return value
+
+
+def one_of(value: object, what: str, words: Sequence[str]) -> str:
+    """One of these words."""
+    if value not in words:
+        raise InputError(f"{what}: {value!r} is none; give one of {', '.join(map(repr, words))}")
+    return str(value)
+
+
+def importances(given: object, what: str) -> dict[str, Fraction]:
+    """Numbers by identity, or nobody's where every client is to count the same."""
+    if isinstance(given, str):
+        one_of(given, what, (UNIFORM,))
+        return {}
+    return by_identity(given, what)
+
+
 def by_identity(given: object, what: str) -> dict[str, Fraction]:
     """Positive numbers by the identity of clients."""
     if not isinstance(given, Mapping):
@@ -234,8 +262,8 @@ def by_identity(given: object, what: str) -> dict[str, Fraction]:
 
 
 def of_names(given: Mapping[str, Fraction], names: Sequence[str]) -> list[Fraction]:
-    """The values of these identities; the middle one of all for those that are not named."""
-    middle = sorted(given.values())[len(given) // 2]
+    """The values of these identities; the middle one of all for those that are not named, 1 where nobody is."""
+    middle = sorted(given.values())[len(given) // 2] if given else Fraction(1)
     return [given.get(name, middle) for name in names]
 
 

@@ -34,7 +34,7 @@ log = logging.getLogger("flwr")
 
 Resume = bool | Literal["auto"]
 
-WHEN_ABSENT: dict[str, Any] = {"step": BEFORE_STEPS}
+WHEN_ABSENT: dict[str, Any] = {"step": BEFORE_STEPS, "authenticated": False}
 """Of settings that folders of 0.6 do not name: what they were there. A run whose folder does not name a setting, and
 which is not here either, goes on with any."""
 
@@ -56,7 +56,9 @@ def about(settings: Settings, model: Arrays) -> dict[str, Any]:
         "model": [[name, list(array.shape), str(array.dtype)] for name, array in model.items()],
         "importance": _by_identity(settings.importance),
         "times": _by_identity(settings.times),
+        "max_examples": settings.max_examples,
         "identity_key": settings.identity_key,
+        "authenticated": settings.authenticated,
         "weighted_by_key": settings.examples_key,
         "clip_norm": settings.clip_norm,
         "seed": settings.seed,

@@ -22,7 +22,8 @@ from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact, exact, positive, positive_int
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import Clock, WallClock, nanoseconds
-from fedtempo.flower.evaluation import EvaluateFn, weighted_mean
+from fedtempo.flower.evaluation import EVALUATION, EvaluateFn, weighted_mean
+from fedtempo.flower.examples import MAX_EXAMPLES
 from fedtempo.flower.measures import refuse_unmet
 from fedtempo.flower.result import Result
 from fedtempo.flower.settings import (
@@ -33,10 +34,13 @@ from fedtempo.flower.settings import (
     count,
     folder,
     function,
+    importances,
     key,
     known,
     on_flower,
+    one_of,
     share,
+    yes_or_no,
 )
 from fedtempo.flower.state import Resume
 from fedtempo.flower.training import Training
@@ -67,14 +71,17 @@ class Options(TypedDict, total=False):
     configrecord_key: str
     train_metrics_aggr_fn: MetricsFn | None
     evaluate_metrics_aggr_fn: MetricsFn | None
+    evaluation: str
     weights: str | WeightRule
     step: str | None
     max_weight: float
     server: ServerOptimizer | MixModels | None
     server_lr: float
-    importance: Mapping[str, Exact] | None
+    importance: Mapping[str, Exact] | str | None
+    max_examples: float | None
     times: Mapping[str, Exact] | None
     identity_key: str | None
+    authenticated: bool
     work_key: str | None
     loss_key: str | None
     seed: int
@@ -126,9 +133,11 @@ class TimedStrategy(flower.FedAvg):
                        the theory, for learning rates that are tuned to it; "proven": the largest that is proved stable
     server_lr          η_g, which multiplies the step
     max_weight         how many times its client's mean weight an update may count for, where times are measured
-    importance         by identity; without it, the number of examples that clients report
+    importance         by identity, or "uniform": all count the same; without it, the examples that clients report
+    max_examples       a client counts with at most this times the median of the others' examples; None: as it says
     times              seconds a job takes, by identity: weights follow from these, and nothing is estimated
     identity_key       reply metric that names a client, where nodes have no keys of their own
+    authenticated      nodes have lasting keys (--enable-supernode-auth): no name is taken over by another key
     work_key           reply metric with a client's working seconds: shows the transport's share of the round trip
     loss_key           reply metric with a client's loss, for schemes that choose by it
     seed               of the draws of schemes that sample clients
@@ -139,6 +148,7 @@ class TimedStrategy(flower.FedAvg):
     retry_after        seconds after which it is tried again, doubling each time
     checkpoint         folder of the run, from which it goes on when it was killed or stopped and is started again
     checkpoint_every   rounds between two checkpoints
+    evaluation         of evaluate_fn: "beside" the training, leaving out rounds if it is slow; or "wait" for each round
     poll               seconds between two looks for replies
     message, clock     how messages are made and where the time comes from, for tests
 
@@ -203,9 +213,11 @@ class TimedStrategy(flower.FedAvg):
             step=_maybe(check_step, given.get("step", self.scheme.options.step), "step"),
             max_weight=Measured(_real(given.get("max_weight", 2.0), "max_weight")).max_weight,
             server_lr=float(positive(given.get("server_lr", 1.0), "server_lr")),
-            importance=_maybe(by_identity, given.get("importance"), "importance"),
+            importance=_maybe(importances, given.get("importance"), "importance"),
+            max_examples=_maybe(_factor, given.get("max_examples", MAX_EXAMPLES), "max_examples"),
             times=_maybe(by_identity, given.get("times"), "times"),
             identity_key=_maybe(key, given.get("identity_key"), "identity_key"),
+            authenticated=yes_or_no(given.get("authenticated", False), "authenticated"),
             work_key=_maybe(key, given.get("work_key"), "work_key"),
             loss_key=_maybe(key, given.get("loss_key"), "loss_key"),
             seed=count(given.get("seed", 0), "seed"),
@@ -223,6 +235,7 @@ class TimedStrategy(flower.FedAvg):
             examples_key=self.weighted_by_key,
             train_metrics=self.train_metrics_aggr_fn,
             aggregate_evaluate=self.aggregate_evaluate,
+            evaluation=one_of(given.get("evaluation", "beside"), "evaluation", EVALUATION),
             fraction_evaluate=self.fraction_evaluate,
             min_evaluate_nodes=self.min_evaluate_nodes,
             min_nodes=max(self.min_available_nodes, self.min_train_nodes, 1),
@@ -241,6 +254,18 @@ class TimedStrategy(flower.FedAvg):
     def aggregate_train(self, *args: Any, **options: Any) -> NoReturn:
         """Not called here: see the class."""
         _not_a_part("aggregate_train", type(self).__name__)
+
+    def initialize_parameters(self, *args: Any, **options: Any) -> NoReturn:
+        """Of strategies before Flower 1.21: refused."""
+        _legacy("initialize_parameters", type(self).__name__)
+
+    def configure_fit(self, *args: Any, **options: Any) -> NoReturn:
+        """Of strategies before Flower 1.21: refused."""
+        _legacy("configure_fit", type(self).__name__)
+
+    def aggregate_fit(self, *args: Any, **options: Any) -> NoReturn:
+        """Of strategies before Flower 1.21: refused."""
+        _legacy("aggregate_fit", type(self).__name__)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """What clients' measures of a round come to; the replies all have content."""
@@ -329,13 +354,30 @@ def _maybe(read: Callable[[object, str], _Read], value: object, what: str) -> _R
 def _not_a_part(name: str, whose: str) -> NoReturn:
     raise TypeError(
         f"{name} of {whose} was called, as a strategy does that wraps another one, such as Flower's server-side "
-        f"differential privacy: it would make the rounds itself, and the scheme would not run. Call start of {whose}; "
-        "clip_norm= clips contributions here, and LocalDpMod works in the ClientApp"
+        f"differential privacy: it would make the rounds itself, and the scheme would not run. Take the wrapper off, "
+        f"and call start of {whose}; clip_norm= clips contributions here, and LocalDpMod in the ClientApp adds noise "
+        "to them: docs/security.md"
+    )
+
+
+def _legacy(name: str, whose: str) -> NoReturn:
+    raise TypeError(
+        f"{name} of {whose} was called, as Flower's older servers and workflows do, SecAggPlusWorkflow among them. "
+        f"Call start of {whose} in a ServerApp's main function. Secure aggregation cannot be had with it: the server "
+        "weighs each update by its client's pace and checks it alone, and masked updates are only good for their sum "
+        "over a fixed set of clients; LocalDpMod in the ClientApp is what protects updates here: docs/security.md"
     )
 
 
 def _real(value: object, what: str) -> float:
     return float(positive(value, what))
+
+
+def _factor(value: object, what: str) -> float:
+    factor = _real(value, what)
+    if factor < 1:
+        raise InputError(f"{what}: {value} would make every client smaller than the others; give 1 or more, or None")
+    return factor
 
 
 def _config(given: object, what: str) -> ConfigRecord:

@@ -26,7 +26,7 @@ from fedtempo.clock.events import Arrived, Deadline, Event, Failed, Job, Joined,
 from fedtempo.flower.arrays import Arrays, model_of
 from fedtempo.flower.clock import NANOSECOND, TrainingClock, TransportCosts, seconds
 from fedtempo.flower.estimates import Estimates
-from fedtempo.flower.evaluation import ClientEvaluation, Evaluated, EvaluateFn, Evaluator
+from fedtempo.flower.evaluation import ClientEvaluation, Evaluated, EvaluateFn, Evaluator, shown
 from fedtempo.flower.faults import Faults
 from fedtempo.flower.journal import REFUSED, RESTART, Journal, LoggedEvent, LoggedMeasure, restarted
 from fedtempo.flower.measures import KnownMeasures, MeasuredServer
@@ -78,7 +78,7 @@ class Training:
             self._versions = Versions(arrays, number, self._rule)
             self._bases: dict[Job, Arrays] = {}
             self._journal = Journal(scheme=settings.scheme, server_lr=settings.server_lr, on_disk=self._saver.active)
-            self._costs, self._estimates = TransportCosts(), Estimates(settings.rule)
+            self._costs, self._estimates = TransportCosts(), Estimates(settings.rule, settings.max_examples)
             self._handler = ReplyHandler(
                 settings,
                 self._versions,
@@ -104,7 +104,8 @@ class Training:
                     online.restore(found.state["online"])
             self._known = KnownMeasures(settings, self._estimates, identity, self._handler.losses)
             self._wait_advice = WaitAdvice()
-            self._evaluator = None if evaluate_fn is None else Evaluator(evaluate_fn)
+            wait = settings.evaluation == "wait"
+            self._evaluator = None if evaluate_fn is None else Evaluator(evaluate_fn, wait=wait)
             self._client_evaluation = ClientEvaluation(settings, self._handler, self._journal, evaluate_config)
         except BaseException:
             self._saver.release()
@@ -379,9 +380,12 @@ class Training:
         number = record.server_round
         last = number >= self._num_rounds
         try:
-            metrics = self._settings.train_metrics(contents, self._settings.examples_key)
+            believed = self._handler.believed(record.updates, contents)
+            metrics = self._settings.train_metrics(believed, self._settings.examples_key)
             self._journal.measure("train", number, metrics)
-        except Exception as error:  # the user's function, or clients with unlike metrics
+            if log.isEnabledFor(logging.INFO):
+                log.info("\t└──> Σω %.3g; clients' metrics: %s", sum(record.weights), shown(metrics) or "none")
+        except Exception as error:  # the user's function
             self._handler.note(record.end, -1, "metrics", f"those of round {number} cannot be aggregated: {error}")
         if self._evaluator is not None:
             self._evaluator.submit(number, self._versions.record(), must=last)

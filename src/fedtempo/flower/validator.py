@@ -8,22 +8,21 @@ decoded first, and then a reply like any other.
 from __future__ import annotations
 
 import math
-import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedtempo.flower.arrays import Arrays, read, size
 from fedtempo.flower.compressing import MARKER, decompressed
+from fedtempo.flower.metrics import Remark, bad_count, bounded, too_long
+from fedtempo.flower.text import last_words
 
 _ENOUGH_NORMS = 5
 _NORMS_KEPT = 101
-_RAISED = re.compile(r"<class '|[A-Za-z_][\w.]*(Error|Exception)\b")
-"""How the line begins on which an exception stands, in Flower's reasons and in tracebacks."""
 
 
 class Contribution(NamedTuple):
@@ -37,9 +36,11 @@ class Contribution(NamedTuple):
     """Factor by which the norm was clipped: 1 if it was not."""
     metrics: dict[str, Any]
     content: RecordDict
-    """The reply without its arrays, for the functions that aggregate metrics."""
+    """The reply without its arrays and within bounds, for the functions that aggregate metrics."""
     bytes_up: int = 0
     """Bytes of its arrays as Flower carried them."""
+    remarks: tuple[Remark, ...] = ()
+    """What was odd in its metrics."""
 
 
 class Refused(NamedTuple):
@@ -51,29 +52,35 @@ class Refused(NamedTuple):
 class ReplyValidator:
     """The checks; they remember the norms of what was let in."""
 
-    def __init__(self, weighted_by_key: str, *, clip_norm: float | None, norm_limit: float | None) -> None:
-        self._examples_key, self._clip, self._limit = weighted_by_key, clip_norm, norm_limit
+    def __init__(
+        self,
+        weighted_by_key: str,
+        *,
+        clip_norm: float | None,
+        norm_limit: float | None,
+        wanted: Collection[str] = (),
+    ) -> None:
+        """`wanted`: metrics that are read here, however many others there are."""
+        self._examples_key, self._clip, self._limit, self._wanted = weighted_by_key, clip_norm, norm_limit, wanted
         self._norms: deque[float] = deque(maxlen=_NORMS_KEPT)
 
     def admit(self, reply: Message, base: Arrays) -> Contribution | Refused:
         """The contribution of a reply to a job that started from `base`."""
         if reply.has_error():
-            return Refused(f"the client failed with Flower's code {reply.error.code}: {_short(reply.error.reason)}")
+            return Refused(failed(reply))
         if not reply.has_content():
             return Refused("the reply is empty")
         content = reply.content
         records = [(key, record) for key, record in content.items() if isinstance(record, ArrayRecord)]
         if len(records) != 1:
             return Refused(f"the reply has {len(records)} ArrayRecords; it must have one")
-        [(key, arrays)] = records
-        metrics = _numbers(content)
-        if (wrong := _too_long(metrics)) is not None:
+        [(_, arrays)] = records
+        said = bounded(content, self._examples_key, self._wanted)
+        if (wrong := too_long(said.values)) is not None:
             return Refused(f"{wrong!r} is a whole number of more than 64 bits")
-        examples = metrics.get(self._examples_key)
-        if isinstance(examples, list) or examples is None:
-            return Refused(f"the reply's metrics have no number {self._examples_key!r}")
-        if not (math.isfinite(examples) and examples > 0):
-            return Refused(f"{self._examples_key} is {examples:g}; it must be above zero and finite")
+        examples: Any = said.values.get(self._examples_key)
+        if (reason := bad_count(examples, self._examples_key)) is not None:
+            return Refused(reason)
         with np.errstate(all="ignore"):
             delta = _delta(arrays, base) if MARKER not in content else _decoded(arrays, content[MARKER], base)
             if isinstance(delta, Refused):
@@ -87,10 +94,8 @@ class ReplyValidator:
             factor = 1.0
             if self._clip is not None and norm > self._clip:
                 factor = self._clip / norm
-        rest = content.copy()  # without its arrays: it may wait for long
-        for name in {key, MARKER} & rest.keys():
-            del rest[name]
-        return Contribution(delta, float(examples), norm, factor, metrics, rest, size(arrays))
+        said.content.pop(MARKER, None)
+        return Contribution(delta, float(examples), norm, factor, said.values, said.content, size(arrays), said.remarks)
 
     def _too_large(self, norm: float, base: Arrays) -> str | None:
         if self._limit is None:
@@ -126,22 +131,21 @@ class ReplyValidator:
         self._norms.extend(saved)
 
 
-def _numbers(content: Mapping[str, Any]) -> dict[str, Any]:
-    """All metrics of a reply together."""
-    found: dict[str, Any] = {}
-    for record in content.values():
-        if isinstance(record, MetricRecord):
-            found.update(record)
-    return found
+def failed(reply: Message) -> str:
+    """What a reply that is an error says, and what to change where the ServerApp can."""
+    said = last_words(reply.error.reason)
+    hint = next((hint for word, hint in _HINTS.items() if word in said), "")
+    return f"the client failed with Flower's code {reply.error.code}: {said}{hint}"
 
 
-def _too_long(metrics: Mapping[str, Any]) -> str | None:
-    """The key of a whole number beyond Flower's own 64 bits: not all of those become floats."""
-    for key, value in metrics.items():
-        for number in value if isinstance(value, list) else (value,):
-            if isinstance(number, int) and not -(2**63) <= number < 2**64:
-                return key
-    return None
+_HINTS = {
+    "secaggplus": ". Its ClientApp has Flower's secure aggregation, which cannot work here: the server weighs each "
+    "update by its client's pace and checks it alone, and masked updates are only good for their sum over a fixed set "
+    "of clients. Take the mod out of the ClientApp",
+    "clipping_norm": ". Here the norm comes with the config: give start(train_config=ConfigRecord({'clipping_norm': "
+    "…})), and no wrapper around the strategy",
+}
+"""By a word in what a client's error says."""
 
 
 def _delta(record: ArrayRecord, base: Arrays) -> Arrays | Refused:
@@ -154,7 +158,7 @@ def _delta(record: ArrayRecord, base: Arrays) -> Arrays | Refused:
         try:
             array = read(record[name])
         except Exception as error:  # whatever bytes a client sends
-            return Refused(f"{name!r} cannot be read: {_short(str(error))}")
+            return Refused(f"{name!r} cannot be read: {last_words(str(error))}")
         if array.shape != theta.shape:
             return Refused(f"{name!r} has shape {array.shape} where the model has {theta.shape}")
         if array.dtype != theta.dtype and not np.can_cast(array.dtype, theta.dtype, "same_kind"):
@@ -173,7 +177,7 @@ def _decoded(record: ArrayRecord, marker: object, base: Arrays) -> Arrays | Refu
     try:
         found = decompressed(marker, record, base)
     except Exception as error:  # whatever bytes a client sends
-        return Refused(f"its compressed arrays cannot be read: {_short(str(error))}")
+        return Refused(f"its compressed arrays cannot be read: {last_words(str(error))}")
     for name, theta in base.items():
         if theta.dtype.kind == "c":
             found[name] = np.asarray(found[name] - theta)
@@ -211,17 +215,3 @@ def _square(part: NDArray[Any]) -> float:
     if flat.dtype == np.float16:
         flat = flat.astype(np.float32)
     return float(np.vdot(flat, flat).real)
-
-
-def _short(text: str | None) -> str:
-    """The last line of a client's traceback says most; where it continues an exception's text, with that one's line."""
-    lines = [line.strip() for line in (text or "").strip().splitlines() if line.strip()]
-    last = lines[-1] if lines else "no reason given"
-    head = next((line for line in reversed(lines) if _RAISED.match(line)), last)
-    if head is not last:
-        return f"{_cut(head, 120)} {_cut(last, 160)}"
-    return _cut(last, 200)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}…"
