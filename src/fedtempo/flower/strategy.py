@@ -44,7 +44,7 @@ from fedtempo.schemes.named import Scheme
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 
 if TYPE_CHECKING:
-    from fedtempo.training.server_rules import MixModels, ServerOptimizer
+    from fedtempo.training.server_rules import Server
 
 log = logging.getLogger("flwr")
 
@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
     train_metrics_aggr_fn: MetricsFn | None
     evaluate_metrics_aggr_fn: MetricsFn | None
     weights: str | WeightRule
-    server: ServerOptimizer | MixModels | None
+    server: Server | None
     server_lr: float
     importance: Mapping[str, Exact] | None
     times: Mapping[str, Exact] | None

@@ -288,7 +288,9 @@ class Training:
         for job, weight in zip(closed.jobs, weights, strict=True):
             found, arrived = self._handler.contributions.pop(job)
             factor = self._settings.server_lr * weight * found.clipped
-            steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, self._bases.get(job)))
+            share = self._round_weights.value(job.client) if self._rule is not None and self._rule.tells_apart else 0.0
+            base = self._bases.get(job)
+            steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, base, job.client, share))
             where = (job.client, job.number, job.base, job.sent, arrived)
             updates.append(UpdateRecord(*where, weight, found.clipped, found.bytes_up, job.draws))
             contents.append(found.content)

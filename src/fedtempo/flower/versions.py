@@ -20,7 +20,7 @@ from fedtempo.errors import InputError
 from fedtempo.flower.arrays import Arrays, finite, read, record_of
 
 if TYPE_CHECKING:
-    from fedtempo.training.server_rules import MixModels, ServerOptimizer, ServerRule
+    from fedtempo.training.server_rules import Server, ServerRule
 
 Memory = Sequence[NDArray[Any]]
 """What a server rule remembers from round to round."""
@@ -38,6 +38,10 @@ class Step(NamedTuple):
     """ω_i, for server rules."""
     base: Arrays | None = None
     """θ^{ρ_i(n)}, for the server rule that mixes models."""
+    client: int = -1
+    """i, for server rules that tell clients apart."""
+    share: float = 0.0
+    """What p_i is in proportion to, for them."""
 
     @property
     def length(self) -> float:
@@ -131,12 +135,11 @@ class RuleOnArrays:
     It sees numbers of 32 or 64 bits: halves as singles, complex ones as pairs.
     """
 
-    def __init__(
-        self, server: ServerOptimizer | MixModels, server_lr: float, arrays: Arrays, memory: Memory | None = None
-    ) -> None:
+    def __init__(self, server: Server, server_lr: float, arrays: Arrays, memory: Memory | None = None) -> None:
         import jax  # by a server rule alone
 
         from fedtempo.simulation.engine.numerics import numerics
+        from fedtempo.training.robust_rules import RobustRule
         from fedtempo.training.server_rules import MixModels, server_rule
 
         self._floating = [name for name, array in arrays.items() if array.dtype.kind in "fc"]
@@ -144,11 +147,13 @@ class RuleOnArrays:
             raise InputError(f"server: {server.label} moves floating arrays, and the model has none; leave server out")
         self.mixes = isinstance(server, MixModels)
         """Whether it asks for the models from which jobs started."""
+        self.tells_apart = isinstance(server, RobustRule)
+        """Whether it asks whose contributions they are, and how much they count."""
         self._numerics, self._lr = numerics, {"server_lr": np.float64(server_lr)}
         self._rule = server_rule(server=server)
         self._add, self._close = _compiled(self._rule)
         with numerics("float64"):
-            first = () if self.mixes else self._rule.start(self._seen(arrays)).solver
+            first = self._rule.remembered(self._rule.start(self._seen(arrays)))
         leaves, self._tree = jax.tree.flatten(first)
         self.memory: Memory = [np.asarray(leaf) for leaf in leaves]
         if memory is not None:
@@ -173,14 +178,15 @@ class RuleOnArrays:
         with self._numerics("float64"):
             acc = self._rule.start(self._seen(arrays))
             if not self.mixes:
-                acc = acc._replace(mass=np.float64(0), solver=jax.tree.unflatten(self._tree, self.memory))
+                acc = self._rule.recalled(acc, jax.tree.unflatten(self._tree, self.memory))
+                acc = acc._replace(mass=np.float64(0))
             for step in steps:
                 base = Sent({} if step.base is None else self._seen(step.base))
-                weight, share = np.array([step.weight, 0.0])
-                arrival = Arrival(Answer(self._seen(step.delta)), weight, share, base)
+                weight, share = np.array([step.weight, step.share])
+                arrival = Arrival(Answer(self._seen(step.delta)), weight, share, base, np.int32(step.client))
                 acc = self._add(acc, arrival, self._lr)
             found, acc = self._close(acc, self._lr)
-            memory = [np.asarray(leaf) for leaf in (() if self.mixes else jax.tree.leaves(acc.solver))]
+            memory = [np.asarray(leaf) for leaf in jax.tree.leaves(self._rule.remembered(acc))]
         moved = {name: _kept(found[name], theta) if name in found else summed[name] for name, theta in arrays.items()}
         if not finite(*moved.values(), *memory):
             return None
