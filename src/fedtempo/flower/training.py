@@ -202,6 +202,8 @@ class Training:
         log.info("%d clients: %s", len(there), ", ".join(registry.names[:20]))
         self._server = MeasuredServer(settings.rule, there, unit=NANOSECOND, seed=settings.seed)
         self._round_weights.check(set(there))
+        if self._rule is not None:
+            self._rule.look(len(there))
         self._journal.begin(there, self._changed_measures(there, 0), settings.seed)
         if self._evaluator is not None:
             self._evaluator.submit(0, self._versions.record(), must=True)

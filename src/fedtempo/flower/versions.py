@@ -8,6 +8,7 @@ Where a server rule of the simulator takes the sum's place, it moves the floatin
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +22,8 @@ from fedtempo.flower.arrays import Arrays, finite, read, record_of
 
 if TYPE_CHECKING:
     from fedtempo.training.server_rules import Server, ServerRule
+
+log = logging.getLogger("flwr")
 
 Memory = Sequence[NDArray[Any]]
 """What a server rule remembers from round to round."""
@@ -149,6 +152,7 @@ class RuleOnArrays:
         """Whether it asks for the models from which jobs started."""
         self.tells_apart = isinstance(server, RobustRule)
         """Whether it asks whose contributions they are, and how much they count."""
+        self._needed, self._label = server.needed if isinstance(server, RobustRule) else 0, server.label
         self._numerics, self._lr = numerics, {"server_lr": np.float64(server_lr)}
         self._rule = server_rule(server=server)
         self._add, self._close = _compiled(self._rule)
@@ -163,6 +167,17 @@ class RuleOnArrays:
                     "another version of Optax may be installed; install that one again, or choose another folder"
                 )
             self.memory = memory
+
+    def look(self, clients: int) -> None:
+        """Say so where the rule needs more clients than there are."""
+        if clients < self._needed:
+            log.warning(
+                "%s takes no step before updates of %d clients are there, and %d are connected: until more come the "
+                "model stands still. Connect more, give a smaller last, or leave the rule out",
+                self._label,
+                self._needed,
+                clients,
+            )
 
     def moved(self, arrays: Arrays, steps: Sequence[Step]) -> Arrays | None:
         """The arrays after a round of these steps; None, and nothing remembered, if they are not finite."""

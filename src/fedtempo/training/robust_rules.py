@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedtempo.errors import InputError
-from fedtempo.registry import own_label
+from fedtempo.registry import own_label, own_spec
 from fedtempo.training.corrections import plus, positive_number, zeros
 from fedtempo.training.server_contract import Acc, Arrival, ServerRule
 from fedtempo.training.solvers import Hyper, Params
@@ -88,7 +88,8 @@ class Robust(NamedTuple):
 class RobustRule(ServerRule):
     """A step that no few clients decide, from what is kept of the clients' newest contributions."""
 
-    name: ClassVar[str]
+    name: ClassVar[str | None] = None
+    """In `SERVERS`; None for one of the user's own."""
     last: int | None = None
     """The newest contribution of how many clients is kept; None: of all."""
 
@@ -106,6 +107,8 @@ class RobustRule(ServerRule):
 
     def spec(self) -> dict[str, object]:
         """The rule as a JSON object, of which `SERVERS` makes it again."""
+        if self.name is None:
+            return own_spec(self)
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"name": self.name, **{key: value for key, value in given.items() if value is not None}}
 
