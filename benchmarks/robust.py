@@ -39,7 +39,9 @@ SCHEMES = (ft.FedAvg(), ft.FedFix("1/2"), ft.FedBuff(5), ft.AsyncFedAvg())
 RULES: dict[str, RobustRule | None] = {
     "sum": None,
     "median": ft.CoordinateMedian(),
+    "median alone": ft.CoordinateMedian(mix=False),
     "trimmed mean": ft.TrimmedMean(),
+    "trimmed alone": ft.TrimmedMean(mix=False),
     "Krum": ft.Krum(),
     "norm clipping": ft.NormClipping(),
 }

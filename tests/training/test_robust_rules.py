@@ -24,7 +24,9 @@ from simulation.test_engines import distance, flat
 
 RULES = {
     "median": ft.CoordinateMedian(),
+    "median alone": ft.CoordinateMedian(mix=False),
     "trimmed-mean": ft.TrimmedMean(),
+    "trimmed-mean alone": ft.TrimmedMean(mix=False),
     "trimmed-mean more": ft.TrimmedMean(trim=0.3),
     "krum": ft.Krum(),
     "krum of one": ft.Krum(hostile=1, chosen=1),
@@ -133,6 +135,20 @@ class ByHand:
             cut = min(self.rule.trim * self.places / count, cut)
         return np.array([self.between(column, cut) for column in np.array(vectors).T])
 
+    @property
+    def mixed(self):
+        """Each contribution as the mean of those nearest to it, itself among them."""
+        entries = self.there
+        if not self.rule.mix:
+            return [e["change"] for e in entries]
+        trim = self.rule.trim if isinstance(self.rule, ft.TrimmedMean) else 0.2
+        near = len(entries) - int(trim * self.places + 1e-9)
+        found = []
+        for one in entries:
+            best = sorted(entries, key=lambda o: np.sum((one["change"] - o["change"]) ** 2))[:near]
+            found.append(sum(e["share"] * e["change"] for e in best) / sum(e["share"] for e in best))
+        return found
+
     def krum(self):
         entries = self.there
         f, count = self.hostile, len(entries)
@@ -157,7 +173,7 @@ class ByHand:
         if isinstance(self.rule, ft.NormClipping):
             self.theta = self.theta + lr * step
         elif mass and len(self.there) >= self.needed:
-            middle = self.krum() if isinstance(self.rule, ft.Krum) else self.middle([e["change"] for e in self.there])
+            middle = self.krum() if isinstance(self.rule, ft.Krum) else self.middle(self.mixed)
             self.theta = self.theta + lr * (mass + self.waiting) * middle
             self.waiting = 0.0
         elif mass:

@@ -4,7 +4,9 @@
 
     median           coordinate by coordinate, the median
     trimmed mean     coordinate by coordinate, the mean without a share of each end
-                     (Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates", 2018)
+                     (Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates", 2018);
+                     both of contributions mixed with those nearest to them, which clients that differ need
+                     (Allouah et al., "Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity", 2023)
     Krum             the mean of those nearest to their neighbours
                      (Blanchard et al., "Machine learning with adversaries: Byzantine tolerant gradient descent", 2017)
     norm clipping    θ ← θ + η_g Σ ω_i Δ_i min(1, c/‖Δ_i‖) instead, with c the middle norm of those that are kept
@@ -221,6 +223,16 @@ class MiddleRule(RobustRule):
     def kept(self, params: Params) -> Params:
         return jax.tree.map(lambda x: jnp.zeros((self.places, *x.shape), x.dtype), params)
 
+    def unmeasured(self, kind: Any) -> Any:
+        return jnp.zeros((self.places, self.places), kind)
+
+    def measure(self, measured: Any, change: Params, place: jax.Array, new: Params) -> Any:
+        apart = sum(
+            jnp.square(x - x[place]).reshape(len(x), -1).sum(axis=1).astype(measured.dtype)
+            for x in jax.tree.leaves(change)
+        )
+        return measured.at[place].set(apart).at[:, place].set(apart)
+
     @abstractmethod
     def direction(self, latest: Latest) -> Params:
         """What takes the place of the clients' mean contribution."""
@@ -242,21 +254,30 @@ class MiddleRule(RobustRule):
 
 @dataclass(frozen=True)
 class CoordinateMedian(MiddleRule):
-    """Coordinate by coordinate the median of contributions, weighted by importance."""
+    """Coordinate by coordinate the median of contributions, weighted by importance.
+
+    With `mix`, of their means with the contributions nearest to them.
+    """
 
     name = "median"
+    mix: bool = True
 
     def direction(self, latest: Latest) -> Params:
         count = jnp.maximum(latest.there.sum(), 1)
-        return jax.tree.map(lambda x: middle(x, latest.weights, _most(count)), latest.change)
+        change = mixed(latest, int(HOSTILE * self.places + 1e-9)) if self.mix else latest.change
+        return jax.tree.map(lambda x: middle(x, latest.weights, _most(count)), change)
 
 
 @dataclass(frozen=True)
 class TrimmedMean(MiddleRule):
-    """Coordinate by coordinate the mean of contributions without `trim` of the weight at each end."""
+    """Coordinate by coordinate the mean of contributions without `trim` of the weight at each end.
+
+    With `mix`, of their means with the contributions nearest to them.
+    """
 
     name = "trimmed-mean"
     trim: float = HOSTILE
+    mix: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -267,7 +288,8 @@ class TrimmedMean(MiddleRule):
     def direction(self, latest: Latest) -> Params:
         count = jnp.maximum(latest.there.sum(), 1)
         trim = jnp.minimum(self.trim * self.places / count, _most(count))  # whoever is missing may be honest
-        return jax.tree.map(lambda x: middle(x, latest.weights, trim), latest.change)
+        change = mixed(latest, int(self.trim * self.places + 1e-9)) if self.mix else latest.change
+        return jax.tree.map(lambda x: middle(x, latest.weights, trim), change)
 
 
 @dataclass(frozen=True)
@@ -312,16 +334,6 @@ class Krum(MiddleRule):
     @property
     def needed(self) -> int:
         return max(super().needed, 2 * self.expected + 3)
-
-    def unmeasured(self, kind: Any) -> Any:
-        return jnp.zeros((self.places, self.places), kind)
-
-    def measure(self, measured: Any, change: Params, place: jax.Array, new: Params) -> Any:
-        apart = sum(
-            jnp.square(x - x[place]).reshape(len(x), -1).sum(axis=1).astype(measured.dtype)
-            for x in jax.tree.leaves(change)
-        )
-        return measured.at[place].set(apart).at[:, place].set(apart)
 
     def direction(self, latest: Latest) -> Params:
         there, places = latest.there, jnp.arange(self.places)
@@ -388,6 +400,15 @@ def middle(values: jax.Array, weights: jax.Array, trim: Any) -> jax.Array:
     rounding = min(len(weights) * float(np.finfo(values.dtype).eps), 0.1 / len(weights))
     kept = jnp.where(kept > rounding, kept, 0)
     return (kept * ordered).sum(axis=0) / kept.sum(axis=0)
+
+
+def mixed(latest: Latest, hostile: int) -> Params:
+    """[places, …] the mean of each contribution and those nearest to it, all but `hostile` of them, by importance."""
+    there = latest.there
+    apart = jnp.where(there[:, None] & there, latest.measured, jnp.inf)
+    near = jnp.argsort(jnp.argsort(apart, axis=1), axis=1) < there.sum() - hostile
+    weights = jax.vmap(_normalised)(jnp.where(near, latest.weights, 0))
+    return jax.tree.map(lambda x: jnp.tensordot(weights.astype(x.dtype), x, axes=1), latest.change)
 
 
 def _most(count: Any) -> Any:
