@@ -289,7 +289,11 @@ def test_trust_imports_what_a_run_names(tmp_path) -> None:
 # -- names and specs
 
 ALL = {
-    "server": [ft.SlowMo(0.5), ft.FedAdam(0.8), ft.FedYogi(), ft.FedAdaGrad(), ft.MixModels()],
+    "server": [
+        *(ft.SlowMo(0.5), ft.FedAdam(0.8), ft.FedYogi(), ft.FedAdaGrad(), ft.MixModels()),
+        *(ft.CoordinateMedian(), ft.CoordinateMedian(7), ft.TrimmedMean(trim=0.1), ft.NormClipping(8, 2.0)),
+        *(ft.Krum(), ft.Krum(9, hostile=3, chosen=1)),
+    ],
     "correction": [ft.FedProx(0.1), ft.FedDANE(0.1), ft.FedDyn(1), ft.Scaffold()],
     "compression": [ft.TopK(0.01), ft.QSGD(3, bucket=7, norm="euclidean"), ft.LowRank(2, error_feedback=False)],
     "scheme": [
@@ -334,6 +338,9 @@ def test_texts_are_tables() -> None:
     for name in ("stages", "fedfix-stages"):
         assert scheme_of({"name": name, "stages": stages}) == ft.StagedFedFix([("1/4", 3), ("1/2", None)])
     assert SERVERS.from_spec("slowmo:0.5") == ft.SlowMo(0.5)
+    assert SERVERS.from_spec("median") == ft.CoordinateMedian()
+    assert SERVERS.from_spec("trimmed-mean:10:0.1") == ft.TrimmedMean(10, 0.1)
+    assert SERVERS.from_spec("krum:hostile=2") == ft.Krum(hostile=2)
     assert SERVERS.from_spec("optax:adam:b1=0.8") == ft.ServerOptax(optax.adam, {"b1": 0.8})
     assert SERVERS.from_spec(f"{HERE}:solver:4") == ft.ServerOptax(mine.solver, {"slowdown": 4})
     assert COMPRESSIONS.from_spec("qsgd:4:512:euclidean") == ft.QSGD(4, bucket=512, norm="euclidean")

@@ -12,14 +12,15 @@ import fedtempo as ft
 ROOT = Path(__file__).parents[1]
 
 NAMES = """
-AsyncFedAvg Centralized ClientTimes ClockOverflow Compression ConstantDiscount Correction CuredSampling CutOff Cycle
-DataMissing Dirichlet Discounted ExponentialTimes FastestSampling FedAdaGrad FedAdam FedAvg FedBuff FedDANE FedDyn
-FedFix FedProx FedYogi FedtempoError FixedTimes HighestLossSampling HingeDiscount History IID Identical ImportanceOnly
-InputError LabelShards LocalOptax LocalRule LocalSGD LogNormalTimes LowRank MixModels Model MultinomialSampling
-NaturalKey Normalised OneLabel Participation ParticipationHistory Plan PolynomialDiscount Problem Progress QSGD
-Recommendation ResultsConflict Scaffold Scheme ServerOptax ServerOptimizer SlowMo StagedFedFix TimeBased Timeline TopK
-TraceTimes UniformSampling UniformTimes UnlawfulRule WaitingRule WeightRule Weights compare expected_weights limit_cycle
-participation_of recommend simulate timeline timeline_chunks weights
+AsyncFedAvg Centralized ClientTimes ClockOverflow Compression ConstantDiscount CoordinateMedian Correction CuredSampling
+CutOff Cycle DataMissing Dirichlet Discounted ExponentialTimes FastestSampling FedAdaGrad FedAdam FedAvg FedBuff FedDANE
+FedDyn FedFix FedProx FedYogi FedtempoError FixedTimes HighestLossSampling HingeDiscount History IID Identical
+ImportanceOnly InputError Krum LabelShards LocalOptax LocalRule LocalSGD LogNormalTimes LowRank MixModels Model
+MultinomialSampling NaturalKey NormClipping Normalised OneLabel Participation ParticipationHistory Plan
+PolynomialDiscount Problem Progress QSGD Recommendation ResultsConflict Scaffold Scheme ServerOptax ServerOptimizer
+SlowMo StagedFedFix TimeBased Timeline TopK TraceTimes TrimmedMean UniformSampling UniformTimes UnlawfulRule WaitingRule
+WeightRule Weights compare expected_weights limit_cycle participation_of recommend simulate timeline timeline_chunks
+weights
 """
 
 THEORY = """

@@ -21,6 +21,7 @@ _HOME = {
     "ClockOverflow": "errors",
     "Compression": "training.compression",
     "ConstantDiscount": "weighting.weight_rules",
+    "CoordinateMedian": "training.robust_rules",
     "Correction": "training.corrections",
     "CuredSampling": "schemes.named",
     "CutOff": "weighting.weight_rules",
@@ -48,6 +49,7 @@ _HOME = {
     "Identical": "weighting.weight_rules",
     "ImportanceOnly": "weighting.weight_rules",
     "InputError": "errors",
+    "Krum": "training.robust_rules",
     "LabelShards": "problems.partitions",
     "LocalOptax": "training.solvers",
     "LocalRule": "training.solvers",
@@ -58,6 +60,7 @@ _HOME = {
     "Model": "simulation.history.model",
     "MultinomialSampling": "schemes.named",
     "NaturalKey": "problems.partitions",
+    "NormClipping": "training.robust_rules",
     "Normalised": "weighting.other_rules",
     "OneLabel": "problems.partitions",
     "Participation": "weighting.long_run",
@@ -79,6 +82,7 @@ _HOME = {
     "Timeline": "clock.timeline",
     "TopK": "training.compression",
     "TraceTimes": "clock.trace",
+    "TrimmedMean": "training.robust_rules",
     "UniformSampling": "schemes.named",
     "UniformTimes": "clock.random_times",
     "UnlawfulRule": "errors",
@@ -160,6 +164,10 @@ if TYPE_CHECKING:
     from fedtempo.training.corrections import FedDyn as FedDyn
     from fedtempo.training.corrections import FedProx as FedProx
     from fedtempo.training.corrections import Scaffold as Scaffold
+    from fedtempo.training.robust_rules import CoordinateMedian as CoordinateMedian
+    from fedtempo.training.robust_rules import Krum as Krum
+    from fedtempo.training.robust_rules import NormClipping as NormClipping
+    from fedtempo.training.robust_rules import TrimmedMean as TrimmedMean
     from fedtempo.training.server_rules import FedAdaGrad as FedAdaGrad
     from fedtempo.training.server_rules import FedAdam as FedAdam
     from fedtempo.training.server_rules import FedYogi as FedYogi

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fedtempo.grid import Value
     from fedtempo.problems.problem import Problem
     from fedtempo.simulation.engine.numerics import Precision
-    from fedtempo.training.server_rules import MixModels, ServerOptimizer
+    from fedtempo.training.server_rules import Server
     from fedtempo.training.solvers import LocalOptax
     from fedtempo.weighting.weights import Weights
 
@@ -282,7 +282,7 @@ def scheme_of(spec: Mapping[str, Any]) -> Scheme:
         return scheme if "server" not in spec else scheme.using(server=_server(spec["server"]))
 
 
-def _server(spec: Mapping[str, Any]) -> ServerOptimizer | MixModels:
+def _server(spec: Mapping[str, Any]) -> Server:
     from fedtempo.training.server_rules import SERVERS, NamedServer
 
     try:
@@ -339,18 +339,23 @@ def replay(
     from fedtempo.simulation.engine.oracle import (
         oracle,
     )  # JAX, which a client that imports fedtempo.flower need not load
+    from fedtempo.training.robust_rules import RobustRule
     from fedtempo.training.server_rules import MixModels
 
     server = run.scheme.options.server
     in_order = [clients[record.names[i]] for i in record.timeline.client.tolist()]
-    if isinstance(server, MixModels) and in_order != run.timeline.client.tolist():
+    if isinstance(server, MixModels | RobustRule) and in_order != run.timeline.client.tolist():
         raise InputError(
-            "clients: mixing goes by the order of a round's updates, and by these numbers it would be another; number "
-            "the clients in the record's order"
+            f"clients: {server.label} goes by the order of a round's updates, and by these numbers it would be "
+            "another; number the clients in the record's order"
         )
     model = None
     weights = cast("Weights", run.weights)
     options = SchemeOptions(server=server)
-    for closed in oracle(problem, run.timeline, weights, local, hyper, options=options, seed=seed, dtype=dtype):
+    shares = run.importance if isinstance(server, RobustRule) else None
+    run_again = oracle(
+        problem, run.timeline, weights, local, hyper, options=options, shares=shares, seed=seed, dtype=dtype
+    )
+    for closed in run_again:
         model = closed.model
     return model

@@ -255,6 +255,10 @@ class RoundWeights:
                 self._known, self._order = [], None
         return self._shares
 
+    def value(self, client: int) -> float:
+        """v_i."""
+        return float(self._values(np.array([client]))[0])
+
     def _values(self, who: Clients) -> Floats:
         """v_i of these clients."""
         if self._importance is None:

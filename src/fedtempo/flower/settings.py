@@ -159,19 +159,28 @@ def on_flower(scheme: Scheme, server: object) -> Scheme:
             "scheme: local steps and local learning rates are the ClientApp's own on Flower; leave client_steps, "
             "client_rates and compensate out"
         )
-    if server is None:
+    if server is None and options.server is None:
         return scheme
     from fedtempo.training.corrections import Correction  # JAX, which is there where a server rule was made
-    from fedtempo.training.server_rules import MixModels, ServerOptimizer
+    from fedtempo.training.robust_rules import FEWEST, RobustRule
+    from fedtempo.training.server_rules import Server
 
     if isinstance(server, Correction):
         raise _clients_own("server", server.label)
-    if not isinstance(server, ServerOptimizer | MixModels):
+    if server is not None:
+        if not isinstance(server, Server):
+            raise InputError(
+                f"server: {server!r} is no server rule; give one, as fedtempo's FedAdam(), SlowMo(0.9) or MixModels(), "
+                "or leave it out for the weighted sum"
+            )
+        scheme = scheme.using(server=server)
+    chosen = scheme.options.server
+    if isinstance(chosen, RobustRule) and chosen.last is None:
         raise InputError(
-            f"server: {server!r} is no server rule; give one, as fedtempo's FedAdam(), SlowMo(0.9) or MixModels(), or "
-            "leave it out for the weighted sum"
+            f"server: {chosen.label} keeps an update of every client, and on Flower nobody knows ahead how many there "
+            f"are; give last=, at best the number of clients, at least {FEWEST} (the server keeps as many models)"
         )
-    return scheme.using(server=server)
+    return scheme
 
 
 def _clients_own(what: str, correction: str) -> InputError:

@@ -27,7 +27,7 @@ from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.journal import Journal
 from fedtempo.flower.reply_handler import ReplyHandler
 from fedtempo.flower.run_folder import RunFolder
-from fedtempo.flower.settings import BEFORE_STEPS, Settings
+from fedtempo.flower.settings import BEFORE_STEPS, UNIFORM, Settings
 from fedtempo.flower.versions import Memory
 
 log = logging.getLogger("flwr")
@@ -66,7 +66,9 @@ def about(settings: Settings, model: Arrays) -> dict[str, Any]:
     }
 
 
-def _by_identity(given: Mapping[str, Any] | None) -> dict[str, str] | None:
+def _by_identity(given: Mapping[str, Any] | None) -> dict[str, str] | str | None:
+    if given is not None and not given:
+        return UNIFORM
     return None if given is None else {name: str(value) for name, value in given.items()}
 
 

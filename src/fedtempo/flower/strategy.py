@@ -51,7 +51,7 @@ from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 
 if TYPE_CHECKING:
-    from fedtempo.training.server_rules import MixModels, ServerOptimizer
+    from fedtempo.training.server_rules import Server
 
 log = logging.getLogger("flwr")
 
@@ -75,7 +75,7 @@ class Options(TypedDict, total=False):
     weights: str | WeightRule
     step: str | None
     max_weight: float
-    server: ServerOptimizer | MixModels | None
+    server: Server | None
     server_lr: float
     importance: Mapping[str, Exact] | str | None
     max_examples: float | None

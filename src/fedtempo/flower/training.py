@@ -250,6 +250,8 @@ class Training:
         log.info("%d clients: %s", len(there), ", ".join(registry.names[:20]))
         self._server = MeasuredServer(settings.rule, there, unit=NANOSECOND, seed=settings.seed)
         self._round_weights.check(set(there))
+        if self._rule is not None:
+            self._rule.look(len(there))
         self._journal.begin(there, self._changed_measures(there, 0), settings.seed)
         if self._evaluator is not None:
             self._evaluator.submit(0, self._versions.record(), must=True)
@@ -343,7 +345,9 @@ class Training:
         for job, weight in zip(closed.jobs, weighed.weights, strict=True):
             found, arrived = self._handler.contributions.pop(job)
             factor = self._settings.server_lr * weight * found.clipped
-            steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, self._bases.get(job)))
+            share = self._round_weights.value(job.client) if self._rule is not None and self._rule.tells_apart else 0.0
+            base = self._bases.get(job)
+            steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, base, job.client, share))
             where = (job.client, job.number, job.base, job.sent, arrived)
             updates.append(UpdateRecord(*where, weight, found.clipped, found.bytes_up, job.draws))
             contents.append(found.content)

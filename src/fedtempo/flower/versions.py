@@ -8,6 +8,7 @@ Where a server rule of the simulator takes the sum's place, it moves the floatin
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +21,9 @@ from fedtempo.errors import InputError
 from fedtempo.flower.arrays import Arrays, finite, read, record_of
 
 if TYPE_CHECKING:
-    from fedtempo.training.server_rules import MixModels, ServerOptimizer, ServerRule
+    from fedtempo.training.server_rules import Server, ServerRule
+
+log = logging.getLogger("flwr")
 
 Memory = Sequence[NDArray[Any]]
 """What a server rule remembers from round to round."""
@@ -38,6 +41,10 @@ class Step(NamedTuple):
     """ω_i, for server rules."""
     base: Arrays | None = None
     """θ^{ρ_i(n)}, for the server rule that mixes models."""
+    client: int = -1
+    """i, for server rules that tell clients apart."""
+    share: float = 0.0
+    """What p_i is in proportion to, for them."""
 
     @property
     def length(self) -> float:
@@ -131,12 +138,11 @@ class RuleOnArrays:
     It sees numbers of 32 or 64 bits: halves as singles, complex ones as pairs.
     """
 
-    def __init__(
-        self, server: ServerOptimizer | MixModels, server_lr: float, arrays: Arrays, memory: Memory | None = None
-    ) -> None:
+    def __init__(self, server: Server, server_lr: float, arrays: Arrays, memory: Memory | None = None) -> None:
         import jax  # by a server rule alone
 
         from fedtempo.simulation.engine.numerics import numerics
+        from fedtempo.training.robust_rules import RobustRule
         from fedtempo.training.server_rules import MixModels, server_rule
 
         self._floating = [name for name, array in arrays.items() if array.dtype.kind in "fc"]
@@ -144,11 +150,14 @@ class RuleOnArrays:
             raise InputError(f"server: {server.label} moves floating arrays, and the model has none; leave server out")
         self.mixes = isinstance(server, MixModels)
         """Whether it asks for the models from which jobs started."""
+        self.tells_apart = isinstance(server, RobustRule)
+        """Whether it asks whose contributions they are, and how much they count."""
+        self._needed, self._label = server.needed if isinstance(server, RobustRule) else 0, server.label
         self._numerics, self._lr = numerics, {"server_lr": np.float64(server_lr)}
         self._rule = server_rule(server=server)
         self._add, self._close = _compiled(self._rule)
         with numerics("float64"):
-            first = () if self.mixes else self._rule.start(self._seen(arrays)).solver
+            first = self._rule.remembered(self._rule.start(self._seen(arrays)))
         leaves, self._tree = jax.tree.flatten(first)
         self.memory: Memory = [np.asarray(leaf) for leaf in leaves]
         if memory is not None:
@@ -158,6 +167,17 @@ class RuleOnArrays:
                     "another version of Optax may be installed; install that one again, or choose another folder"
                 )
             self.memory = memory
+
+    def look(self, clients: int) -> None:
+        """Say so where the rule needs more clients than there are."""
+        if clients < self._needed:
+            log.warning(
+                "%s takes no step before updates of %d clients are there, and %d are connected: until more come the "
+                "model stands still. Connect more, give a smaller last, or leave the rule out",
+                self._label,
+                self._needed,
+                clients,
+            )
 
     def moved(self, arrays: Arrays, steps: Sequence[Step]) -> Arrays | None:
         """The arrays after a round of these steps; None, and nothing remembered, if they are not finite."""
@@ -173,14 +193,15 @@ class RuleOnArrays:
         with self._numerics("float64"):
             acc = self._rule.start(self._seen(arrays))
             if not self.mixes:
-                acc = acc._replace(mass=np.float64(0), solver=jax.tree.unflatten(self._tree, self.memory))
+                acc = self._rule.recalled(acc, jax.tree.unflatten(self._tree, self.memory))
+                acc = acc._replace(mass=np.float64(0))
             for step in steps:
                 base = Sent({} if step.base is None else self._seen(step.base))
-                weight, share = np.array([step.weight, 0.0])
-                arrival = Arrival(Answer(self._seen(step.delta)), weight, share, base)
+                weight, share = np.array([step.weight, step.share])
+                arrival = Arrival(Answer(self._seen(step.delta)), weight, share, base, np.int32(step.client))
                 acc = self._add(acc, arrival, self._lr)
             found, acc = self._close(acc, self._lr)
-            memory = [np.asarray(leaf) for leaf in (() if self.mixes else jax.tree.leaves(acc.solver))]
+            memory = [np.asarray(leaf) for leaf in jax.tree.leaves(self._rule.remembered(acc))]
         moved = {name: _kept(found[name], theta) if name in found else summed[name] for name, theta in arrays.items()}
         if not finite(*moved.values(), *memory):
             return None

@@ -18,7 +18,7 @@ from fedtempo.registry import own_spec
 if TYPE_CHECKING:
     from fedtempo.training.compression import Compression
     from fedtempo.training.corrections import Correction
-    from fedtempo.training.server_rules import MixModels, ServerOptimizer
+    from fedtempo.training.server_rules import Server
     from fedtempo.weighting.weight_rules import WeightRule
 
 Compensation = Literal["weights", "rate", "work"]
@@ -32,7 +32,7 @@ class SchemeOptions:
     weights: WeightRule | None = None
     """Its own weights, whatever rules a study compares."""
     correction: Correction | None = None
-    server: ServerOptimizer | MixModels | None = None
+    server: Server | None = None
     compression: Compression | None = None
     compensate: Compensation | None = None
     """By what clients that come rarely count as they should: weights (None), local learning rates, or local steps."""
@@ -84,9 +84,9 @@ class SchemeOptions:
 
             _of_kind("correction", self.correction, Correction, "ft.FedProx(0.1)")
         if self.server is not None:
-            from fedtempo.training.server_rules import MixModels, ServerOptimizer
+            from fedtempo.training.server_rules import Server
 
-            _of_kind("server", self.server, (ServerOptimizer, MixModels), "ft.FedAdam()")
+            _of_kind("server", self.server, Server, "ft.FedAdam()")
         if self.compression is not None:
             from fedtempo.training.compression import Compression
 

@@ -16,6 +16,7 @@ from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import AsyncFedAvg, Scheme
+from fedtempo.training.robust_rules import RobustRule
 from fedtempo.training.solvers import LocalOptax, LocalRule, LocalSGD
 from fedtempo.weighting.other_rules import Normalised
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
@@ -64,7 +65,9 @@ def fitting_options(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: 
 
     for scheme in schemes:
         options = scheme.options
-        server_rule(options.correction, options.server)
+        server_rule(options.correction, options.server, num_clients)
+        if isinstance(options.server, RobustRule):
+            _fitting_places(scheme, options.server, num_clients)
         if options.correction is not None:
             options.correction.check(local)
         for name in ("client_steps", "client_rates"):
@@ -84,6 +87,18 @@ def fitting_options(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: 
             )
         _fitting_rates(scheme, local)
     return schemes
+
+
+def _fitting_places(scheme: Scheme, server: RobustRule, num_clients: int) -> None:
+    """Refuse rounds with which a robust rule makes no sense."""
+    waiting = scheme.waiting
+    updates = waiting.draws_a_round(num_clients)
+    if updates is None and waiting.synchronous:
+        updates = Fraction(num_clients)
+    if updates is not None:
+        server.fits(float(updates), num_clients, scheme.label)
+        if waiting.same_clients:
+            server.among(int(updates))
 
 
 def _fitting_rates(scheme: Scheme, local: LocalRule) -> None:

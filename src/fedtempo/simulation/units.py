@@ -109,7 +109,10 @@ def _tasks(study: Study, made: Made) -> tuple[list[Task], dict[tuple[int, int], 
     keys: list[tuple[Any, ...]] = []
     task_of: dict[tuple[int, int], int] = {}
     for s, scheme in enumerate(study.schemes):
-        options, server = scheme.options, server_rule(scheme.options.correction, scheme.options.server)
+        options, server = (
+            scheme.options,
+            server_rule(scheme.options.correction, scheme.options.server, study.problem.num_clients),
+        )
         for k, static in enumerate(study.static):
             steps = made[s, 0, k].steps
             most = None if steps is None else int(steps.max())  # of any client, where they differ

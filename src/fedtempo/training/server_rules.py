@@ -27,41 +27,11 @@ import optax
 from fedtempo.errors import InputError
 from fedtempo.registry import NotImported, Registry, own_label, own_spec, place_of, plain
 from fedtempo.training.corrections import Correction, Memory, plus, positive_number, zeros
-from fedtempo.training.solvers import Answer, Hyper, Params, Sent, solver_name
-
-Acc = Any
-
-
-class Arrival(NamedTuple):
-    """An answer that enters a round."""
-
-    answer: Answer
-    weight: jax.Array
-    """ω_i(n)."""
-    share: jax.Array
-    """p_i."""
-    base: Sent
-    """What the client had been sent."""
-
-
-class ServerRule(ABC):
-    """The server's step, contribution by contribution. Frozen; whatever it remembers is in `acc`."""
-
-    @abstractmethod
-    def start(self, params: Params) -> Acc:
-        """Before the first round."""
-
-    @abstractmethod
-    def add(self, acc: Acc, arrival: Arrival, hyper: Hyper) -> Acc:
-        """A contribution enters the round."""
-
-    @abstractmethod
-    def close(self, acc: Acc, hyper: Hyper) -> tuple[Params, Acc]:
-        """The new model, and what the next round starts with."""
-
-    def broadcast(self, acc: Acc) -> Any:
-        """What goes to clients with the model."""
-        return ()
+from fedtempo.training.robust_rules import CoordinateMedian, Krum, NormClipping, RobustRule, TrimmedMean
+from fedtempo.training.server_contract import Acc
+from fedtempo.training.server_contract import Arrival as Arrival
+from fedtempo.training.server_contract import ServerRule as ServerRule
+from fedtempo.training.solvers import Hyper, Params, solver_name
 
 
 class LinearRule(ServerRule):
@@ -308,6 +278,12 @@ class SteppingServer(ServerRule):
     def broadcast(self, acc: Acc) -> Any:
         return () if self.correction is None else self.correction.broadcast(acc.memory)
 
+    def remembered(self, acc: Acc) -> Any:
+        return acc.solver
+
+    def recalled(self, acc: Acc, memory: Any) -> Acc:
+        return acc._replace(solver=memory)
+
 
 @dataclass(frozen=True)
 class MixModels(ServerRule):
@@ -334,8 +310,17 @@ class MixModels(ServerRule):
         return acc, acc
 
 
-def server_rule(correction: Correction | None = None, server: ServerOptimizer | MixModels | None = None) -> ServerRule:
-    """The server of a scheme with these options: the plain sum wherever that is all there is."""
+Server = ServerOptimizer | MixModels | RobustRule
+"""What users choose of."""
+
+
+def server_rule(
+    correction: Correction | None = None, server: Server | None = None, clients: int | None = None
+) -> ServerRule:
+    """The server of a scheme with these options: the plain sum wherever that is all there is.
+
+    `clients`: how many there are, where that is known.
+    """
     remembering = correction if correction is not None and correction.remembers else None
     if isinstance(server, MixModels):
         if remembering is not None:
@@ -343,6 +328,13 @@ def server_rule(correction: Correction | None = None, server: ServerOptimizer | 
                 f"{remembering.label}: its server goes by contributions, while FedAsync's mixes models; use one of them"
             )
         return server
+    if isinstance(server, RobustRule):
+        if remembering is not None:
+            raise InputError(
+                f"{remembering.label}: its server trusts what every client reports, while {server.label} trusts none; "
+                "use one of them"
+            )
+        return server if clients is None else server.among(clients)
     if server is None and remembering is None:
         return WEIGHTED_SUM
     return SteppingServer(remembering, server)
@@ -393,10 +385,20 @@ def _solver(found: object) -> object:
     return make
 
 
-SERVERS: Registry[ServerOptimizer | MixModels] = Registry(
+SERVERS: Registry[Server] = Registry(
     "server",
-    {"slowmo": SlowMo, "fedadam": FedAdam, "fedyogi": FedYogi, "fedadagrad": FedAdaGrad, "mixing": MixModels},
-    makes=(ServerOptimizer, MixModels),
+    {
+        "slowmo": SlowMo,
+        "fedadam": FedAdam,
+        "fedyogi": FedYogi,
+        "fedadagrad": FedAdaGrad,
+        "mixing": MixModels,
+        "median": CoordinateMedian,
+        "trimmed-mean": TrimmedMean,
+        "krum": Krum,
+        "norm-clipping": NormClipping,
+    },
+    makes=(ServerOptimizer, MixModels, RobustRule),
     adapt=_solver,
     harmless=("optax",),
 )

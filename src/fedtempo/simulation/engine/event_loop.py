@@ -81,7 +81,7 @@ def _event(task: Task, state: State, data: Data, runs: Runs, event: Events, batc
         base: Sent, acc: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: jax.Array, gradient: Any, key: Any
     ) -> tuple[Tree, Sent, Tree]:
         answer, kept = task.answer(data, event.client, gradient, base, kept, hyper, own, key)
-        acc = task.server.add(acc, Arrival(answer, weight, own[SHARE], base), hyper)
+        acc = task.server.add(acc, Arrival(answer, weight, own[SHARE], base, event.client), hyper)
         model, closed = task.server.close(acc, hyper)
         version = Sent(model, task.server.broadcast(closed))
         return jax.tree.map(partial(_either, event.closes), closed, acc), version, kept

@@ -11,7 +11,7 @@ runs a unit of a study so, and measures by the definition: L_i is the loss of al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,6 +69,7 @@ def oracle(
     *,
     options: SchemeOptions = PLAIN,
     clients: Mapping[str, NDArray[Any]] | None = None,
+    shares: Sequence[float] | None = None,
     seed: int = 0,
     dtype: Precision = "float64",
     virtual: bool = False,
@@ -77,10 +78,11 @@ def oracle(
 
     Instead of a timeline it can be a function that makes one on the way, from the newest model.
     `clients` has factors of the local learning rate and numbers of local steps, one a client, where they differ.
+    `shares` are p_i, where they are not the problem's.
     Virtual models are those of the paper's aggregation: a scheme whose options replace it has none.
     """
     client = Client(problem, local, hyper, seed, dtype, options, clients)
-    server = OracleServer(problem, hyper, seed, dtype, options)
+    server = OracleServer(problem, hyper, seed, dtype, options, shares)
     plain = isinstance(server.rule, WeightedSum) and options.compression is None and STEPS not in (clients or {})
     if virtual and not plain:
         raise InputError("virtual: the virtual models are those of plain aggregation; leave out the scheme's options")
@@ -124,10 +126,16 @@ class OracleServer:
     """θ^n, and what a method remembers beside it."""
 
     def __init__(
-        self, problem: Problem, hyper: Mapping[str, Value], seed: int, dtype: Precision, options: SchemeOptions = PLAIN
+        self,
+        problem: Problem,
+        hyper: Mapping[str, Value],
+        seed: int,
+        dtype: Precision,
+        options: SchemeOptions = PLAIN,
+        shares: Sequence[float] | NDArray[Any] | None = None,
     ) -> None:
-        self.rule = server_rule(options.correction, options.server)
-        self._share, self._dtype = problem.importance.values, dtype
+        self.rule = server_rule(options.correction, options.server, problem.num_clients)
+        self._share, self._dtype = problem.importance.values if shares is None else shares, dtype
         self._lr, self._steps = float(hyper["server_lr"] or 0), int(hyper["local_steps"] or 1)
         with numerics(dtype):
             theta = cast(problem.init(init_key(seed)), dtype)
@@ -146,8 +154,9 @@ class OracleServer:
             number = kept_as(self._dtype).type
             hyper: Any = {"server_lr": number(self._lr)}
             for job in trained:
-                share = number(self._share[job.client])
-                self._acc = self.rule.add(self._acc, Arrival(job.answer, number(job.weight), share, job.sent), hyper)
+                weight, share = number(job.weight), number(self._share[job.client])
+                arrival = Arrival(job.answer, weight, share, job.sent, np.int32(job.client))
+                self._acc = self.rule.add(self._acc, arrival, hyper)
             model, self._acc = self.rule.close(self._acc, hyper)
             self.version = Sent(model, self.rule.broadcast(self._acc))
 

@@ -176,7 +176,7 @@ def _wave_in_order(task: Task, state: State, data: Data, runs: Runs, wave: _Lane
         share = runs.of_client(event.client)[SHARE]
 
         def of_run(acc: Tree, answer: Answer, sent: Sent, weight: jax.Array, hyper: Any) -> tuple[Tree, Tree, Sent]:
-            added = task.server.add(acc, Arrival(answer, weight, share, sent), hyper)
+            added = task.server.add(acc, Arrival(answer, weight, share, sent, event.client), hyper)
             model, closed = task.server.close(added, hyper)
             return added, closed, Sent(model, task.server.broadcast(closed))
 
