@@ -81,7 +81,8 @@ class Evaluator:
         self._evaluate = evaluate
         self._waiting: deque[_Task] = deque()
         self._done: deque[Evaluated] = deque()
-        self._busy = False
+        self._busy: int | None = None
+        """The round that is being evaluated."""
         self._stopped = False
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="fedtempo-evaluation", daemon=True)
@@ -96,6 +97,13 @@ class Evaluator:
             self._waiting.append(_Task(server_round, arrays, must))
             self._change.notify_all()
 
+    @property
+    def rounds(self) -> set[int]:
+        """Those whose measures may yet be collected."""
+        with self._change:
+            found = {number for number, *_ in (*self._waiting, *self._done)}
+            return found if self._busy is None else found | {self._busy}
+
     def collect(self) -> list[Evaluated]:
         """What has been evaluated since the last time."""
         with self._change:
@@ -105,7 +113,7 @@ class Evaluator:
     def finish(self) -> list[Evaluated]:
         """Wait for all that is to be evaluated, and end the thread."""
         with self._change:
-            while self._waiting or self._busy:
+            while self._waiting or self._busy is not None:
                 self._change.wait()
         self.stop()
         return self.collect()
@@ -124,7 +132,7 @@ class Evaluator:
                 if self._stopped:
                     return
                 task = self._waiting.popleft()
-                self._busy = True
+                self._busy = task.server_round
             metrics, error = None, None
             try:
                 metrics = self._evaluate(task.server_round, task.arrays)
@@ -136,7 +144,7 @@ class Evaluator:
                 log.exception("evaluate_fn failed on round %d", task.server_round)
             with self._change:
                 self._done.append(Evaluated(task.server_round, metrics, error))
-                self._busy = False
+                self._busy = None
                 self._change.notify_all()
 
 
@@ -160,6 +168,11 @@ class ClientEvaluation:
         """Whether this round is evaluated, or waits for it."""
         waiting = self._next is not None and self._next.server_round == server_round
         return waiting or self._round == server_round
+
+    @property
+    def rounds(self) -> set[int]:
+        """Those whose measures may yet come."""
+        return {self._round} | (set() if self._next is None else {self._next.server_round})
 
     def ask(self, server_round: int, arrays: Callable[[], ArrayRecord], clients: Set[int], *, must: bool) -> None:
         """Evaluate this model, if the clients are free for it; the messages go out with `post`."""
@@ -203,6 +216,7 @@ class ClientEvaluation:
                 metrics = self._settings.aggregate_evaluate(self._round, self._replies)
                 if metrics is not None:
                     self._journal.measure("evaluate", self._round, metrics)
+                    self._handler.guard.evaluated("the clients' evaluation", self._round, metrics)
             except Exception as error:  # the user's function, or clients with unlike metrics
                 why = f"clients' measures of round {self._round} cannot be aggregated: {error}"
                 self._handler.note(now, -1, "metrics", why)

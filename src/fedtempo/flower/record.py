@@ -4,8 +4,8 @@ The timeline is in nanoseconds; ω_i(n) includes clipping, so that θ^{n+1} = θ
 or what the scheme's server rule makes of it. Times are rounded up to whole milliseconds.
 
 `Record.replay_events` asks the waiting rule again; `replay` trains the model again by the oracle: Algorithm 1 on the
-recorded timeline, with the recorded weights and server rule. A folder from somebody else runs no code: what its scheme
-names is imported only if the user names it too.
+recorded timeline, with the recorded weights and server rule, going back where the guard did. A folder from somebody
+else runs no code: what its scheme names is imported only if the user names it too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedtempo.clock.trace import TraceTimes
 from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND
 from fedtempo.flower.faults import Fault
-from fedtempo.flower.journal import Journal, LoggedEvent, LoggedMeasure, replay_events
+from fedtempo.flower.journal import Journal, LoggedEvent, LoggedMeasure, Recovery, replay_events
 from fedtempo.flower.result import Result, RoundRecord
 from fedtempo.flower.state import RunFolder
 from fedtempo.registry import NotImported, only_named
@@ -93,6 +93,8 @@ class Record:
     """What the server knew of the clients at the start, where the rule needs that."""
     seed: int = 0
     """Of the rule's draws."""
+    recoveries: tuple[Recovery, ...] = ()
+    """When the guard went back to an earlier version."""
 
     @property
     def told(self) -> tuple[LoggedEvent | LoggedMeasure, ...]:
@@ -220,6 +222,7 @@ def _of(journal: Journal) -> Record:
         faults=tuple(journal.faults),
         known=journal.known,
         seed=journal.seed,
+        recoveries=tuple(journal.recoveries),
     )
 
 
@@ -303,6 +306,7 @@ def replay(
             raise InputError(f"local: {axis.name} has {len(axis.values)} values; a run had one")
         hyper[axis.name] = axis.values[0]
     from fedtempo.simulation.engine.oracle import (
+        Return,
         oracle,
     )  # JAX, which a client that imports fedtempo.flower need not load
     from fedtempo.training.server_rules import MixModels
@@ -314,9 +318,15 @@ def replay(
             "clients: mixing goes by the order of a round's updates, and by these numbers it would be another; number "
             "the clients in the record's order"
         )
+    halves = server is not None and not isinstance(server, MixModels)  # the rate; else the weights have it
+    returns = {
+        to.number - 1: Return(to.version, run.server_lr * (to.factor if halves else 1.0)) for to in run.recoveries
+    }
     model = None
     weights = cast("Weights", run.weights)
     options = SchemeOptions(server=server)
-    for closed in oracle(problem, run.timeline, weights, local, hyper, options=options, seed=seed, dtype=dtype):
+    for closed in oracle(
+        problem, run.timeline, weights, local, hyper, options=options, seed=seed, dtype=dtype, returns=returns
+    ):
         model = closed.model
     return model

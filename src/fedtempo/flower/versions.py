@@ -1,9 +1,9 @@
 """The models in use: the current one, and those from which jobs that are out started. Nothing else is kept.
 
-θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i    in the arrays' own type; whole numbers are rounded.
+θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i    in the arrays' own type, of those that are trained
 
-A round without updates gives θ^n another number. θ^{n+1} is finite: steps that would make it otherwise are left out.
-Where a server rule of the simulator takes the sum's place, it moves the floating arrays; whole numbers are summed.
+Those that are not are averaged as values (buffers.py). A round without updates gives θ^n another number. θ^{n+1} is
+finite: steps that would make it otherwise are left out. A server rule of the simulator may take the sum's place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
-from fedtempo.flower.arrays import Arrays, finite, read, record_of
+from fedtempo.flower.arrays import Arrays, finite, read, record_of, whole
+from fedtempo.flower.buffers import Buffers
 
 if TYPE_CHECKING:
     from fedtempo.training.server_rules import MixModels, ServerOptimizer, ServerRule
@@ -38,6 +39,10 @@ class Step(NamedTuple):
     """ω_i, for server rules."""
     base: Arrays | None = None
     """θ^{ρ_i(n)}, for the server rule that mixes models."""
+    values: Arrays | None = None
+    """v_i of the arrays that are not trained."""
+    share: float = 0.0
+    """The weight with which these are averaged."""
 
     @property
     def length(self) -> float:
@@ -45,7 +50,7 @@ class Step(NamedTuple):
         return abs(self.factor) * self.norm if self.factor else 0.0
 
 
-class _Model:
+class Model:
     """A model under one or more version numbers, and its serialised form once it has been asked for."""
 
     def __init__(self, arrays: Arrays) -> None:
@@ -56,9 +61,12 @@ class _Model:
 class Versions:
     """Models by version number."""
 
-    def __init__(self, arrays: Arrays, number: int = 0, rule: RuleOnArrays | None = None) -> None:
+    def __init__(
+        self, arrays: Arrays, number: int = 0, rule: RuleOnArrays | None = None, buffers: Buffers | None = None
+    ) -> None:
         self.number, self._rule = number, rule
-        self._models = {number: _Model(arrays)}
+        self._buffers = Buffers(arrays) if buffers is None else buffers
+        self._models = {number: Model(arrays)}
         self._holds: dict[int, int] = {}
 
     @property
@@ -77,6 +85,15 @@ class Versions:
             model.record = record_of(model.arrays)
             model.arrays = {name: read(array) for name, array in model.record.items()}  # one memory for both
         return model.record
+
+    @property
+    def model(self) -> Model:
+        """The current model, to go back to by `put_back`."""
+        return self._models[self.number]
+
+    def put_back(self, model: Model) -> None:
+        """The current version is this model from now on, which an earlier one was."""
+        self._models[self.number] = model
 
     @property
     def live(self) -> int:
@@ -101,6 +118,7 @@ class Versions:
         Where the new model would not be finite, the longest steps are left out until it is.
         """
         model, left_out = self._models[self.number], []
+        trained = self._buffers.trained(model.arrays)
         with np.errstate(all="ignore"):
             if self._rule is None:
                 for step in steps:
@@ -109,11 +127,13 @@ class Versions:
             taken = list(range(len(steps)))
             while taken:
                 if self._rule is None:
-                    moved = _moved(model.arrays, [steps[place].delta for place in taken])
+                    moved = _moved(trained, [steps[place].delta for place in taken])
                 else:
-                    moved = self._rule.moved(model.arrays, [steps[place] for place in taken])
+                    moved = self._rule.moved(trained, [steps[place] for place in taken])
                 if moved is not None:
-                    model = _Model(moved)
+                    given = [(steps[place].share, steps[place].values or {}) for place in taken]
+                    moved |= self._buffers.averaged(model.arrays, given)
+                    model = Model({name: moved[name] for name in model.arrays})
                     break
                 longest = max(taken, key=lambda place: steps[place].length)
                 taken.remove(longest)
@@ -158,6 +178,10 @@ class RuleOnArrays:
                     "another version of Optax may be installed; install that one again, or choose another folder"
                 )
             self.memory = memory
+
+    def set_rate(self, server_lr: float) -> None:
+        """Go on at this η_g."""
+        self._lr = {"server_lr": np.float64(server_lr)}
 
     def moved(self, arrays: Arrays, steps: Sequence[Step]) -> Arrays | None:
         """The arrays after a round of these steps; None, and nothing remembered, if they are not finite."""
@@ -229,14 +253,4 @@ def _sum(theta: NDArray[Any], steps: list[NDArray[Any]]) -> NDArray[Any]:
     total = theta.astype(np.float64)
     for step in steps:
         total += step
-    total = np.rint(total)
-    if theta.dtype.kind == "b":
-        return np.asarray(total > 0)
-    room = np.iinfo(theta.dtype)
-    return np.asarray(np.clip(total, float(room.min), _top(room.max)).astype(theta.dtype))
-
-
-def _top(most: int) -> float:
-    """The largest float that a whole number up to `most` can hold: 2⁶³ − 1 as a float is 2⁶³, which flips over."""
-    top = float(most)
-    return float(np.nextafter(top, 0.0)) if top > most else top
+    return whole(total, theta.dtype)
