@@ -44,6 +44,8 @@ SLOW = (
     "cli/test_run.py::test_quadratics_random_times_and_other_solvers",
     "clock/test_own_rules.py::test_the_pace_of_coarse_clocks[lognormal-FedBuff(2)]",
     "clock/test_own_rules.py::test_the_pace_of_coarse_clocks[uniform-FedBuff(2)]",
+    "flower/test_guard.py::test_a_run_killed_in_the_middle_of_a_recovery_goes_on",
+    "flower/test_guard.py::test_the_oracle_makes_the_same_model[mix]",
     "flower/test_parity.py::test_a_client_that_fails_now_and_then_counts_by_its_importance[fedbuff]",
     "flower/test_parity.py::test_a_client_that_fails_now_and_then_counts_by_its_importance[fedfix]",
     "flower/test_parity.py::test_a_client_with_two_speeds_counts_by_its_importance[async]",

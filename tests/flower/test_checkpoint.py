@@ -207,11 +207,11 @@ def test_what_is_usual_is_known_after_a_restart(tmp_path) -> None:
     grid = FakeGrid()
     grid.connect(100, shifting(1, 1, token=0))
     for rounds in (6, 7):
-        strategy = AsyncFedAvg(**on(grid, checkpoint=tmp_path))
+        strategy = AsyncFedAvg(**on(grid, checkpoint=tmp_path, guard=None))
         result = strategy.start(grid, record_of(INITIAL), num_rounds=rounds, until=20, resume=True)
         grid.nodes[100].behave = shifting(1e6, 1)
     assert {fault.kind for fault in result.errors} == {"restart", "refused", "set aside"}
-    assert len(result.rounds) == 6
+    assert sum(bool(closed.updates) for closed in result.rounds) == 6
 
 
 def test_a_client_that_is_gone_when_the_server_comes_back(tmp_path) -> None:

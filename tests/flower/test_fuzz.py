@@ -47,6 +47,8 @@ SCHEMES = (
 )
 SERVERS = (None, None, ft.SlowMo(0.5), ft.FedAdam(), ft.MixModels())
 KINDS = ("good",) * 14 + ("error", "nan", "inf", "shape", "keys", "zero", "huge", "hang", "double", "slow")
+KINDS += ("variance", "counter", "thrown")
+BUFFERS = {"bn.running_mean": np.zeros(2), "bn.running_var": np.ones(2), "bn.num_batches_tracked": np.array(0)}
 
 
 class World:
@@ -60,6 +62,8 @@ class World:
             self.grid.push_cost = draw.choice([0, SECOND // 10, 3 * SECOND])
             self.grid.pull_cost = draw.choice([0, SECOND // 20])
         self.steps: dict[int, np.ndarray] = {}
+        self.values: dict[int, dict[str, np.ndarray]] = {}
+        """By token: what was sent of the arrays that are not trained."""
         self.told: dict[int, tuple[int, int, int]] = {}
         """By token: node, job and base version of the message that it answers."""
         self.bad: set[int] = set()
@@ -94,10 +98,15 @@ class World:
             step = np.array([draw.uniform(-1, 1) for _ in range(SIZE)])
             self.steps[token] = step
             self.told[token] = node, config["job"], config["base-version"]
-            arrays = {"theta": arrays_of(message)["theta"] + step}
+            sent = arrays_of(message)
+            arrays = {"theta": sent["theta"] + step}
+            arrays["bn.running_mean"] = np.array([draw.gauss(0, 3) for _ in range(2)])
+            arrays["bn.running_var"] = np.array([draw.choice([0.0, draw.uniform(0, 4)]) for _ in range(2)])
+            arrays["bn.num_batches_tracked"] = sent["bn.num_batches_tracked"] + draw.randint(0, 50)
+            self.values[token] = arrays
             metrics = {"num-examples": draw.randint(1, 50), "token": token, "who": device}
             work = draw.randint(1, 25) * SECOND // 10
-            if kind not in ("good", "double", "slow", "huge"):
+            if kind not in ("good", "double", "slow", "huge", "thrown"):
                 self.bad.add(token)
             match kind:
                 case "error":
@@ -110,6 +119,13 @@ class World:
                     arrays["theta"][draw.randrange(SIZE)] = float(kind)
                 case "shape":
                     arrays["theta"] = arrays["theta"][1:]
+                case "variance":
+                    arrays["bn.running_var"] = -arrays["bn.running_var"] - 0.1
+                case "counter":
+                    arrays["bn.num_batches_tracked"] += 10**12
+                case "thrown":  # within the limit, and far
+                    step += 1e3
+                    arrays["theta"] = arrays["theta"] + 1e3
                 case "keys":
                     arrays["other"] = arrays.pop("theta")
                 case "zero":
@@ -130,14 +146,26 @@ def tokens(records, key) -> MetricRecord:
 class PlainServer:
     """The global model, by the equations of `fedtempo.training.server_rules`; η_g = 0.5."""
 
-    def __init__(self, rule) -> None:
+    def __init__(self, rule, recoveries) -> None:
         self.rule, self.models = rule, [np.zeros(SIZE)]
         self.largest = 1.0
+        self.factor = 1.0
+        self.buffers = [BUFFERS]
+        self._recoveries = recoveries
+        self._values: list[tuple[float, dict[str, np.ndarray]]] = []
         self._sum, self._taken = np.zeros(SIZE), 0
         self._first, self._second = np.zeros(SIZE), np.full(SIZE, 1e-6)
+        self._memory = [(self._first, self._second)]
 
-    def take(self, update, step) -> None:
+    @property
+    def rate(self) -> float:
+        """η_g: the guard halves it where the rule has steps of its own, and else the weights."""
+        return 0.5 * self.factor if isinstance(self.rule, (ft.SlowMo, ft.FedAdam)) else 0.5
+
+    def take(self, update, step, values) -> None:
         """An update enters the round."""
+        weight = update.weight if isinstance(self.rule, (ft.SlowMo, ft.FedAdam)) else update.weight / self.factor
+        self._values.append((weight, values))
         if isinstance(self.rule, ft.MixModels):  # one after the other
             step = self.models[update.base] + step - (self.models[-1] + 0.5 * self._sum)
         self._sum, self._taken = self._sum + update.weight * update.clipped * step, self._taken + 1
@@ -151,9 +179,34 @@ class PlainServer:
             self._first = 0.9 * self._first + 0.1 * change
             self._second = 0.99 * self._second + 0.01 * change**2
             change = self._first / (np.sqrt(self._second) + 1e-3)
-        self.models.append(self.models[-1] + 0.5 * change)
+        self.models.append(self.models[-1] + self.rate * change)
+        self.buffers.append(self._averaged())
+        self._memory.append((self._first, self._second))
         self.largest = max(self.largest, float(np.abs(self.models[-1]).max()))
-        self._sum, self._taken = np.zeros(SIZE), 0
+        self._sum, self._taken, self._values = np.zeros(SIZE), 0, []
+        for to in self._recoveries:
+            if to.number == len(self.models) - 1:
+                self.models[-1], self.buffers[-1] = self.models[to.version], self.buffers[to.version]
+                self._memory[-1] = self._first, self._second = self._memory[to.version]
+                self.factor = to.factor
+
+    def _averaged(self) -> dict[str, np.ndarray]:
+        """By the equations of `fedtempo.flower.buffers`."""
+        old, total = self.buffers[-1], sum(weight for weight, _ in self._values)
+        if not self._values:
+            return old
+        much = min(1.0, total)
+
+        def mean(of):
+            return (1 - much) * of(old) + much * sum(w * of(v) for w, v in self._values) / total
+
+        first = mean(lambda v: v["bn.running_mean"])
+        second = mean(lambda v: v["bn.running_var"] + v["bn.running_mean"] ** 2)
+        return {
+            "bn.running_mean": first,
+            "bn.running_var": np.maximum(second - first**2, 0),
+            "bn.num_batches_tracked": max(v["bn.num_batches_tracked"] for v in (old, *(v for _, v in self._values))),
+        }
 
 
 class Watch:
@@ -229,7 +282,9 @@ def one_case(case: int, watch: Watch, folder) -> None:
         "train_metrics_aggr_fn": tokens,
         "server": draw.choice(SERVERS),
         "server_lr": 0.5,
-        "norm_limit": 1e6,
+        "norm_limit": draw.choice([1e6, 1e6, 100.0]),
+        "guard": draw.choice(["recover"] * 6 + ["stop", None]),
+        "empty_waits": draw.choice([20, 5]),
         "max_failures": draw.choice([1, 2, 3]),
         "retry_after": draw.choice([2, 20]),
         "poll": draw.choice([0.25, 0.4]),
@@ -237,7 +292,7 @@ def one_case(case: int, watch: Watch, folder) -> None:
         "clip_norm": draw.choice([None, 1.0]),
         "checkpoint": folder if killed else None,
     }
-    initial = record_of({"theta": np.zeros(SIZE)})
+    initial = record_of({"theta": np.zeros(SIZE), **BUFFERS})
     end = {"num_rounds": draw.choice([5, 20]), "until": 60, "timeout": draw.choice([2, 5])}
     if killed:
         world.grid.kill_at = draw.randint(3, 120)
@@ -265,31 +320,40 @@ def one_case(case: int, watch: Watch, folder) -> None:
             assert update.sent < update.arrived <= closed.end
 
     # the model is what a plain loop makes of the record
-    plain = PlainServer(options["server"])
+    recoveries = result.journal.recoveries
+    plain = PlainServer(options["server"], recoveries)
     for closed in rounds:
         for token, update in zip(entered.get(closed.server_round, ()), closed.updates, strict=False):
             assert update.clipped == pytest.approx(
                 min(1.0, 1 / np.linalg.norm(world.steps[token])) if options["clip_norm"] else 1.0, rel=1e-6
             )
-            plain.take(update, world.steps[token])
+            plain.take(update, world.steps[token], world.values[token])
         plain.close()
     atol = 1e-12 * plain.largest * len(flat)
     np.testing.assert_allclose(result.arrays["theta"].numpy(), plain.models[-1], rtol=0, atol=atol)
+    for name, value in plain.buffers[-1].items():
+        np.testing.assert_allclose(result.arrays[name].numpy(), value, rtol=1e-9, atol=1e-12)
+    assert all((arrays["bn.running_var"] >= 0).all() for arrays in plain.buffers)
+    assert (result.arrays["bn.running_var"].numpy() >= 0).all()
+    check_recoveries(rounds, recoveries)
     if not flat:
         return
+    if options["guard"] == "recover" and not world.costs:
+        check_gaps(result, options["empty_waits"], WAIT if scheme == 2 else 0, end["timeout"] * SECOND)
 
     # rounds end when the rule says, when the same happens again
     record = recorded(result)
     assert record.replay_events().equals(record.timeline)
     sizes = [len(closed.updates) for closed in rounds]
+    left_out = {(told[2], told[3]) for told in record.events if told[1] == "refused"}
     if scheme == 1:
-        assert set(sizes) == {1}
+        assert set(sizes) <= {0, 1}
     if scheme == 3:
         assert max(sizes) <= 2
     if scheme == 2 and not world.costs and world.grid.clock.wakes:
         assert all(closed.end % WAIT == 0 for closed in rounds)
     if scheme != 2:
-        assert min(sizes) >= 1
+        assert sizes.count(0) <= len(left_out), "a round is empty only if what it had is left out"
 
     # nothing is left behind: what was accepted is in a round or waits, and models are the live ones
     training = watch.training
@@ -303,9 +367,37 @@ def one_case(case: int, watch: Watch, folder) -> None:
         if not killed:
             taken = {(u.client, u.job) for closed in rounds for u in closed.updates}
             waiting = {(job.client, job.number) for job in handler.contributions}
-            assert {(job.client, job.number) for job in watch.accepted} == taken | waiting
+            assert {(job.client, job.number) for job in watch.accepted} == taken | waiting | left_out
+            assert not left_out & (taken | waiting)
             if record.scheme.waiting.returns_to_contributors:
                 check_receivers(watch, record, rounds)
+
+
+def check_recoveries(rounds, recoveries) -> None:
+    """Nothing that started from a version that was undone enters afterwards."""
+    for place, to in enumerate(recoveries):
+        same = max([to.version, *(r.number for r in recoveries[:place] if r.version == to.version)])
+        changed = next((c.number + 1 for c in rounds if c.number >= same and c.updates), to.number + 1)
+        for closed in rounds[to.number :]:
+            for update in closed.updates:
+                before = update.base < to.number or (update.base == to.number and update.sent < to.time)
+                assert not (changed <= update.base and before)
+
+
+def check_gaps(result, waits: int, wait: int, timeout: int) -> None:
+    """Where no round takes updates for long, the guard speaks."""
+    spoken = [fault.time * SECOND for fault in result.errors if fault.kind == "guard" and fault.client < 0]
+    ends = [closed.end for closed in result.rounds if closed.updates]
+    gaps: list[int] = []
+    for begin, end in zip([0, *ends], [*ends, 60 * SECOND if "time is over" in result.stopped else 0], strict=True):
+        recent = sorted(gaps[-21:])
+        usual = wait or (recent[len(recent) // 2] if recent else 0)
+        patience = max(waits * usual, 3 * max(recent, default=0))
+        if len(recent) < (1 if wait else 5):
+            patience = max(patience, timeout)
+        if end - begin > patience + SECOND:
+            assert any(begin < time <= end for time in spoken)
+        gaps.append(end - begin)
 
 
 def check_clients(watch: Watch, clients: set[int], handler: ReplyHandler) -> None:
@@ -316,7 +408,7 @@ def check_clients(watch: Watch, clients: set[int], handler: ReplyHandler) -> Non
 
 def check_receivers(watch: Watch, record, rounds) -> None:
     """Contributors get the new model; others only when they join, or when a job of theirs has failed."""
-    again = {(told.client, told.time) for told in record.events if told.kind in ("failed", "joined")}
+    again = {(told.client, told.time) for told in record.events if told.kind in ("failed", "joined", "refused")}
     contributed = {(update.client, closed.number + 1) for closed in rounds for update in closed.updates}
     for job in watch.packed:
         first = job.base == 0 and job.number == 0 and job.client in record.first

@@ -18,6 +18,7 @@ import fedtempo as ft
 import fedtempo.flower.strategy as strategy_module
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy, recorded, replay
+from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.record import scheme_of
 from fedtempo.flower.state import RunFolder
 from fedtempo.flower.training import Training
@@ -148,10 +149,11 @@ def test_clipped_contributions_and_renumbered_clients_replay() -> None:
 
 
 def step(weight: float, lr: float = 1.0, base: dict | None = None, **arrays) -> Step:
-    return Step(lr * weight, arrays, 1.0, weight, base)
+    values = {name: arrays.pop(name) for name in ("count", "flag") if name in arrays}
+    return Step(lr * weight, arrays, 1.0, weight, base, values, weight)
 
 
-def test_whole_numbers_are_summed_and_types_stay() -> None:
+def test_whole_numbers_are_averaged_and_types_stay() -> None:
     arrays = {
         "count": np.array([10, 20], dtype=np.int32),
         "flag": np.array(True),
@@ -160,7 +162,8 @@ def test_whole_numbers_are_summed_and_types_stay() -> None:
         "pair": np.array([[1 + 2j], [3 - 1j]], dtype=np.complex64),
         "long": np.zeros(2),
     }
-    versions = Versions(arrays, rule=RuleOnArrays(ft.SlowMo(0.5), 0.5, arrays))
+    trained = Buffers(arrays).trained(arrays)
+    versions = Versions(arrays, rule=RuleOnArrays(ft.SlowMo(0.5), 0.5, trained))
     theta = {name: np.asarray(array, dtype=np.result_type(array, np.float32)) for name, array in arrays.items()}
     velocity = {name: np.zeros_like(array) for name, array in theta.items()}
     for n in range(3):
@@ -169,14 +172,17 @@ def test_whole_numbers_are_summed_and_types_stay() -> None:
             for name, array in theta.items()
             if name not in ("count", "flag")
         }
-        versions.advance([step(w, 0.5, count=np.array([4.0, -2.0]), flag=np.array(-0.1), **moves) for w in (0.3, 0.5)])
+        versions.advance(
+            [step(w, 0.5, count=np.array([60, -20], dtype=np.int32), flag=np.array(False), **moves) for w in (0.3, 0.5)]
+        )
         for name, move in moves.items():
             velocity[name] = 0.5 * velocity[name] + 0.8 * move
             theta[name] = theta[name] + 0.5 * velocity[name]
     assert {name: (a.dtype, a.shape) for name, a in versions.arrays.items()} == {
         name: (a.dtype, a.shape) for name, a in arrays.items()
     }
-    assert versions.arrays["count"].tolist() == [16, 17], "10 + 3 · 0.5 · 0.8 · 4 in rounded steps, and so on"
+    assert versions.arrays["count"].tolist() == [60, -20], "0.2 s + 0.8 v, three times, rounded"
+    assert not versions.arrays["flag"]
     for name, rough in (("half", 2e-3), ("none", 1e-6), ("pair", 1e-6), ("long", 1e-14)):
         np.testing.assert_allclose(versions.arrays[name], theta[name], rtol=rough)
 
@@ -415,7 +421,7 @@ def test_what_clients_would_have_to_do_is_refused() -> None:
         TimedStrategy(ft.FedFix(1).using(compensate="rate"))
     grid = FakeGrid()
     grid.connect(1, shifting(1, 1))
-    with pytest.raises(InputError, match="the model has none; leave server out"):
+    with pytest.raises(InputError, match="nothing in it is trained: n are whole numbers"):
         AsyncFedAvg(**on(grid, server=ft.FedAdam())).start(grid, record_of({"n": np.zeros(2, dtype=np.int64)}))
 
 

@@ -46,9 +46,9 @@ def test_a_contribution_is_the_difference_in_the_models_own_types() -> None:
         "half": [0.5] * 4,
         "single": [[0.25] * 3] * 2,
         "double": 1.0,
-        "count": [1, -1],
-        "byte": [-10],
     }
+    assert {name: value.tolist() for name, value in found.values.items()} == {"count": [6, 6], "byte": [240]}
+    assert found.values["count"].dtype == np.int64
     assert found.delta["half"].dtype == np.float16
     assert found.delta["single"].dtype == np.float32
     assert (found.examples, found.metrics["loss"], found.clipped) == (5.0, 1.5, 1.0)
@@ -68,41 +68,6 @@ def test_norms_are_clipped_to_the_largest_that_is_wanted() -> None:
     found = admit(sent, base, clip=1.0)
     assert isinstance(found, Contribution)
     assert found.clipped == pytest.approx(1 / 4), "counters are no part of the norm"
-
-
-def test_the_limit_is_a_multiple_of_what_is_usual_once_that_is_known() -> None:
-    validator = ReplyValidator("num-examples", clip_norm=None, norm_limit=10.0)
-    base = {"a": np.zeros(1)}
-    for norm in (1000.0, 1.0, 1.2, 0.9, 1.1):
-        assert isinstance(admit({"a": np.array([norm])}, base, validator=validator), Contribution)
-    assert isinstance(admit({"a": np.array([12.0])}, base, validator=validator), Refused)
-    assert isinstance(admit({"a": np.array([10.5])}, base, validator=validator), Contribution)
-    copy = ReplyValidator("num-examples", clip_norm=None, norm_limit=10.0)
-    copy.restore(validator.snapshot())
-    assert isinstance(admit({"a": np.array([13.0])}, base, validator=copy), Refused)
-
-
-def test_before_the_usual_norm_is_known_the_limit_is_by_the_model_and_the_longest_so_far() -> None:
-    validator = ReplyValidator("num-examples", clip_norm=None, norm_limit=10.0)
-    base = {"a": np.array([3.0, 4.0]), "n": np.array([10**9])}
-    wild = admit({**base, "a": np.array([3.0, 60.0])}, base, validator=validator)
-    assert isinstance(wild, Refused)
-    assert wild.reason == (
-        "its norm 56 is more than 10 times the model's own, 5; if that is right, raise norm_limit or set it to None"
-    )
-    assert isinstance(admit({**base, "a": np.array([3.0, 50.0])}, base, validator=validator), Contribution)
-    assert isinstance(admit({**base, "a": np.array([3.0, 400.0])}, base, validator=validator), Contribution)
-    wild = admit({**base, "a": np.array([3.0, 5000.0])}, base, validator=validator)
-    assert isinstance(wild, Refused)
-    assert "10 times the longest so far, 396" in wild.reason
-
-
-def test_clients_that_do_not_move_do_not_set_the_limit() -> None:
-    validator = ReplyValidator("num-examples", clip_norm=None, norm_limit=10.0)
-    base = {"a": np.zeros(2)}
-    for _ in range(9):
-        admit(base, base, validator=validator)
-    assert isinstance(admit({"a": np.ones(2)}, base, validator=validator), Contribution)
 
 
 def test_finite_numbers_whose_squares_are_not() -> None:
@@ -164,23 +129,14 @@ def test_a_model_is_in_the_computers_own_byte_order(dtype) -> None:
     np.testing.assert_array_equal(base["w"], array)
     found = admit({"w": array + array.dtype.type(2)}, base)
     assert isinstance(found, Contribution)
-    assert found.delta["w"].tolist() == np.full((2, 3), 2).tolist()
-    assert found.delta["w"].flags.c_contiguous
+    if array.dtype.kind == "i":
+        np.testing.assert_array_equal(found.values["w"], array + 2)
+    else:
+        assert found.delta["w"].tolist() == np.full((2, 3), 2).tolist()
+        assert found.delta["w"].flags.c_contiguous
 
 
 def test_arrays_without_dimensions_stay_arrays() -> None:
     found = admit({name: array + array.dtype.type(1) for name, array in BASE.items()})
     assert isinstance(found, Contribution)
     assert {type(delta) for delta in found.delta.values()} == {np.ndarray}
-
-
-def test_what_is_taken_back_is_not_usual() -> None:
-    validator = ReplyValidator("num-examples", clip_norm=None, norm_limit=10.0)
-    base = {"a": np.zeros(1)}
-    for norm in (1.0, 1e9, 1.0, 1e9, 1.0, 1e9, 1e9, 1.0, 1.0):
-        found = admit({"a": np.array([norm])}, base, validator=validator)
-        if isinstance(found, Contribution) and found.norm > 1:
-            validator.take_back(found.norm)
-    assert validator.snapshot() == [1.0] * 5
-    validator.take_back(7.0)
-    assert isinstance(admit({"a": np.array([11.0])}, base, validator=validator), Refused)

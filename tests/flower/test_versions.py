@@ -77,45 +77,14 @@ def test_an_update_that_is_alone_gives_its_memory() -> None:
     assert versions.arrays["w"].tolist() == [4, 4]
 
 
-def test_whole_numbers_are_averaged_and_rounded() -> None:
-    arrays = {
-        "count": np.array([10, 20]),
-        "byte": np.array([250, 3], dtype=np.uint8),
-        "flag": np.array([True, False]),
-        "half": np.array([1.0], dtype=np.float16),
-    }
-    versions = Versions(arrays)
-    moves = {"count": np.array([3.0, -3.0]), "byte": np.array([90.0, -9.0]), "flag": np.array([-1.0, 1.0])}
-    versions.advance([Step(0.5, {**moves, "half": np.ones(1, dtype=np.float16)}, 1.0)])
-    assert {name: array.tolist() for name, array in versions.arrays.items()} == {
-        "count": [12, 18],
-        "byte": [255, 0],
-        "flag": [False, False],
-        "half": [1.5],
-    }
-    assert {name: array.dtype for name, array in versions.arrays.items()} == {
-        name: array.dtype for name, array in arrays.items()
-    }
-
-
-@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32, np.uint8])
-def test_counters_stay_at_the_end_that_they_reach(dtype) -> None:
-    most = np.iinfo(dtype).max
-    versions = Versions({"w": np.array([most - 1, 0], dtype=dtype)})
-    versions.advance([Step(2.0, {"w": np.array([float(most), float(most)])}, 0.0)])
-    assert (versions.arrays["w"] >= dtype(most - most // 2**50)).all(), "as near as a float comes to it"
-    assert versions.arrays["w"].dtype == dtype
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.int64, bool])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64])
 def test_arrays_without_dimensions(dtype) -> None:
-    delta_type = dtype if np.dtype(dtype).kind in "fc" else np.float64
     versions = Versions({"w": np.array(0, dtype=dtype)})
     for count in (1, 2):
-        versions.advance([Step(1.0, {"w": np.array(1, dtype=delta_type)}, 1.0) for _ in range(count)])
+        versions.advance([Step(1.0, {"w": np.array(1, dtype=dtype)}, 1.0) for _ in range(count)])
         assert isinstance(versions.arrays["w"], np.ndarray)
         assert (versions.arrays["w"].dtype, versions.arrays["w"].shape) == (dtype, ())
-    assert versions.arrays["w"] == (True if dtype is bool else 3)
+    assert versions.arrays["w"] == 3
 
 
 def test_the_new_model_is_finite_and_keeps_what_leaves_it_so() -> None:

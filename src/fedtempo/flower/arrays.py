@@ -103,3 +103,18 @@ def _parsed(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     npy.read_magic(buffer)
     shape, fortran, dtype = npy.read_array_header_1_0(buffer)
     return shape, fortran, dtype
+
+
+def whole(total: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
+    """Numbers as whole ones or booleans, at the end of their type where they are beyond."""
+    total = np.rint(total)
+    if kind.kind == "b":
+        return np.asarray(total > 0)
+    room = np.iinfo(kind)
+    return np.asarray(np.clip(total, float(room.min), _top(room.max)).astype(kind))
+
+
+def _top(most: int) -> float:
+    """The largest float that a whole number up to `most` can hold: 2⁶³ − 1 as a float is 2⁶³, which flips over."""
+    top = float(most)
+    return float(np.nextafter(top, 0.0)) if top > most else top

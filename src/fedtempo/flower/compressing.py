@@ -5,15 +5,16 @@
 
 What a client keeps (the error memory) lies in `context.state`, which stays at its node for the run. It is what the
 client has never sent: if a contribution is lost on its way or refused, it is lost like a plain one, and the memory is
-right as it is. Whole numbers, which are no contributions, travel as they are. A reply that cannot be compressed
-(another model, NaN) goes as it is, and the server says what is wrong with it. A compression of one's own must be
-imported in the server's app too: the server takes no client's word for what to import.
+right as it is. Arrays that are not trained travel as they are: whole numbers, and those that the server names in the
+message (BatchNorm's statistics). A reply that cannot be compressed (another model, NaN) goes as it is, and the server
+says what is wrong with it. A compression of one's own must be imported in the server's app too: the server takes no
+client's word for what to import.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,10 @@ MARKER = "fedtempo.compression"
 """The record of a reply that says how its arrays are compressed; in a client's state, for what it keeps a memory."""
 _MEMORY = "fedtempo.compression.memory"
 _RUN, _JOBS = "run", "jobs"
+BUFFERS = "buffers"
+"""In a message's config: floating arrays that are not trained. In a reply's marker: those that travel as they are."""
+_FLOATS = (np.float16, np.float32, np.float64)
+_BITS: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 log = logging.getLogger("flwr")
 
@@ -51,11 +56,11 @@ def compressing(method: Compression, *, seed: int = 0) -> Mod:
             return call_next(message, context)
         given = _only_arrays(message)
         sent = None if given is None else dict(given[1])  # a client may empty the record while it reads it
-        job = _number_of(message)
+        job, buffers = _number_of(message), _buffers_of(message)
         reply = call_next(message, context)
         if reply.has_error() or not reply.has_content():
             return reply
-        reason = _compress(reply, sent, context, method, seed, job)
+        reason = _compress(reply, sent, context, method, seed, job, buffers)
         if reason is not None:
             log.warning("compression: this update goes as it is, for %s", reason)
         return reply
@@ -64,7 +69,13 @@ def compressing(method: Compression, *, seed: int = 0) -> Mod:
 
 
 def _compress(
-    reply: Message, sent: dict[str, Array] | None, context: Context, method: Compression, seed: int, job: int | None
+    reply: Message,
+    sent: dict[str, Array] | None,
+    context: Context,
+    method: Compression,
+    seed: int,
+    job: int | None,
+    buffers: list[str],
 ) -> str | None:
     """Put the payload in the place of the reply's arrays; or leave them, and say why."""
     found = _only_arrays(reply)
@@ -74,7 +85,7 @@ def _compress(
         new = {name: read(array) for name, array in found[1].items()}
     except Exception:  # whatever the client has put there
         return "its arrays cannot be read"
-    change = _change(new, sent)
+    change = _change(new, sent, buffers)
     if isinstance(change, str):
         return change
     memory, count = _recall(context, method, change)
@@ -85,7 +96,7 @@ def _compress(
         return "it holds numbers that are not finite, or not in float32"
     _remember(context, method, memory, count + 1)
     reply.content[found[0]] = record_of(dict(payload.parts))
-    reply.content[MARKER] = ConfigRecord(_plain(method))
+    reply.content[MARKER] = ConfigRecord({**_plain(method), **({BUFFERS: buffers} if buffers else {})})
     return None
 
 
@@ -102,7 +113,15 @@ def _number_of(message: Message) -> int | None:
     return None
 
 
-def _change(new: Arrays, sent: Mapping[str, Array]) -> Arrays | str:
+def _buffers_of(message: Message) -> list[str]:
+    """The floating arrays that the server says are not trained."""
+    for record in message.content.values():
+        if isinstance(record, ConfigRecord) and isinstance(names := record.get(BUFFERS), list):
+            return [str(name) for name in names]
+    return []
+
+
+def _change(new: Arrays, sent: Mapping[str, Array], buffers: list[str]) -> Arrays | str:
     """Contributions of floating arrays, and all others as they are; or why there are none."""
     if new.keys() != sent.keys():
         return "its arrays are not those it was sent"
@@ -112,7 +131,9 @@ def _change(new: Arrays, sent: Mapping[str, Array]) -> Arrays | str:
         kind = old.dtype.newbyteorder("=")
         if array.shape != old.shape or not np.can_cast(array.dtype, kind, "same_kind"):
             return f"{name!r} is not of the shape and type that it was sent in"
-        if kind.kind == "f":
+        if name in buffers and kind in _FLOATS:
+            change[name] = array.astype(kind, order="C").view(_BITS[kind.itemsize])  # which no method takes
+        elif kind.kind == "f":
             change[name] = np.asarray(np.subtract(array, old, dtype=kind, casting="same_kind"))
         elif array.dtype == old.dtype:
             change[name] = array.astype(kind)
@@ -160,15 +181,21 @@ def _remember(context: Context, method: Compression, memory: WireState, count: i
 # -- on the server
 
 
-def decompressed(marker: object, record: ArrayRecord, base: Arrays) -> Arrays:
+def decompressed(marker: object, record: ArrayRecord, base: Arrays, buffers: Sequence[str]) -> tuple[Arrays, Set[str]]:
     """What a compressed reply holds for a model: contributions of floating arrays, and all others as they are.
 
+    And which of the floating arrays that are not trained, `buffers`, are among the others: older clients compress them.
     Any exception means that the reply cannot be read.
     """
     if not isinstance(marker, ConfigRecord):
         raise InputError(f"{MARKER} is no ConfigRecord")
     parts = {name: read(array) for name, array in record.items()}
+    told = marker.get(BUFFERS, [])
+    if told and told != list(buffers):
+        raise InputError(f"{told!r} are not the model's buffers")
     with only_named():  # a client's word imports nothing
-        method = compression_of(marker)
-    found: Arrays = decode(Payload(method, slots_of(base), listed=False, parts=parts))
-    return found
+        method = compression_of({key: value for key, value in marker.items() if key != BUFFERS})
+    bits = {name: _BITS[base[name].itemsize] for name in buffers if told and base[name].dtype in _FLOATS}
+    known = {name: array.view(bits[name]) if name in bits else array for name, array in base.items()}
+    found: Arrays = decode(Payload(method, slots_of(known), listed=False, parts=parts))
+    return {name: array.view(base[name].dtype) for name, array in found.items()}, bits.keys()

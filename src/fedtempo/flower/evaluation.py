@@ -111,7 +111,8 @@ class Evaluator:
         self._evaluate, self._wait = evaluate, wait
         self._waiting: deque[_Task] = deque()
         self._done: deque[Evaluated] = deque()
-        self._busy = False
+        self._busy: int | None = None
+        """The round that is being evaluated."""
         self._stopped = False
         self._change = threading.Condition()
         if not wait:
@@ -129,6 +130,13 @@ class Evaluator:
             self._waiting.append(_Task(server_round, arrays, must))
             self._change.notify_all()
 
+    @property
+    def rounds(self) -> set[int]:
+        """Those whose measures may yet be collected."""
+        with self._change:
+            found = {number for number, *_ in (*self._waiting, *self._done)}
+            return found if self._busy is None else found | {self._busy}
+
     def collect(self) -> list[Evaluated]:
         """What has been evaluated since the last time."""
         with self._change:
@@ -138,7 +146,7 @@ class Evaluator:
     def finish(self) -> list[Evaluated]:
         """Wait for all that is to be evaluated, and end the thread."""
         with self._change:
-            while self._waiting or self._busy:
+            while self._waiting or self._busy is not None:
                 self._change.wait()
         self.stop()
         return self.collect()
@@ -157,11 +165,11 @@ class Evaluator:
                 if self._stopped:
                     return
                 task = self._waiting.popleft()
-                self._busy = True
+                self._busy = task.server_round
             done = self._evaluated(task)
             with self._change:
                 self._done.append(done)
-                self._busy = False
+                self._busy = None
                 self._change.notify_all()
 
     def _evaluated(self, task: _Task) -> Evaluated:
@@ -206,6 +214,11 @@ class ClientEvaluation:
         waiting = self._next is not None and self._next.server_round == server_round
         return waiting or self._round == server_round
 
+    @property
+    def rounds(self) -> set[int]:
+        """Those whose measures may yet come."""
+        return {self._round} | (set() if self._next is None else {self._next.server_round})
+
     def ask(self, server_round: int, arrays: Callable[[], ArrayRecord], clients: Set[int], *, must: bool) -> None:
         """Evaluate this model, if the clients are free for it; the messages go out with `post`."""
         if not self._settings.fraction_evaluate:
@@ -249,6 +262,7 @@ class ClientEvaluation:
                 if metrics is not None:
                     self._journal.measure("evaluate", self._round, metrics)
                     log.info("clients' evaluation of round %d: %s", self._round, shown(metrics))
+                    self._handler.guard.evaluated("the clients' evaluation", self._round, metrics)
             except Exception as error:  # the user's function
                 why = f"clients' measures of round {self._round} cannot be aggregated: {error}"
                 self._handler.note(now, -1, "metrics", why)

@@ -8,7 +8,7 @@ counts its rests since its last good answer; after a rest one more failure sends
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Literal, NamedTuple
 
 from fedtempo.flower.clock import seconds
@@ -37,6 +37,7 @@ Kind = Literal[
     "restart",
     "checkpoint",
     "saved again",
+    "guard",
 ]
 _LONGEST = 1000
 """Characters of a reason."""
@@ -110,6 +111,13 @@ class RetryPolicy:
         """Start anew: the client is another process now."""
         for memory in (self._failures, self._rests, self._until):
             memory.pop(client, None)
+
+    def pardon(self, clients: Set[int], now: int) -> None:
+        """These are not to blame: what they did is forgotten, and their rests end now."""
+        for client in clients:
+            self._failures.pop(client, None)
+            self._rests.pop(client, None)
+        self._until |= {client: now for client in self._until if client in clients}
 
     def resting(self, client: int) -> bool:
         """Whether the client is set aside."""

@@ -5,7 +5,7 @@
 
 From the same lines the same rule makes the same rounds (`replay_events`). After a restart of the server, what was out
 and what had arrived without being taken has failed: models of such updates are not kept. An update that was refused
-when its round made the model is in no round.
+when its round made the model is in no round. Where the guard went back to an earlier version, a line says so.
 
 The same lines are kept in memory and, where there is a folder, in `rounds.jsonl`. In memory they are plain tuples,
 which Python's garbage collector soon lets alone; records are made of them when they are asked for.
@@ -64,6 +64,17 @@ class LoggedMeasure(NamedTuple):
     name: str
     client: int
     value: float
+
+
+class Recovery(NamedTuple):
+    """The run went back, at `time` nanoseconds: version `number` is the model of version `version` from then on."""
+
+    time: Tick
+    number: int
+    version: int
+    factor: float
+    """Of the step in all later rounds."""
+    reason: str
 
 
 def _logged(row: Sequence[Any]) -> LoggedEvent | LoggedMeasure:
@@ -141,6 +152,7 @@ class Journal:
         """What the server knew of them before the start."""
         self.seed = 0
         self.faults: list[Fault] = []
+        self.recoveries: list[Recovery] = []
         self._rounds: list[tuple[Any, ...]] = []
         self._events: list[tuple[Any, ...]] = []
         self._measured: dict[Measured, dict[int, dict[str, Any]]] = {"train": {}, "evaluate": {}, "server": {}}
@@ -235,6 +247,11 @@ class Journal:
         self.faults.append(fault)
         self._line(fault=fault)
 
+    def recovery(self, recovery: Recovery) -> None:
+        """The run went back."""
+        self.recoveries.append(recovery)
+        self._line(recovery=recovery)
+
     def measure(self, whose: Measured, server_round: int, record: Mapping[str, Any]) -> None:
         """Measures of a round; a TypeError or ValueError if they are no numbers."""
         plain = _plain(record)
@@ -263,6 +280,8 @@ class Journal:
             self.round(_round(what["round"]))
         elif "fault" in what:
             self.fault(Fault(*what["fault"]))
+        elif "recovery" in what:
+            self.recovery(Recovery(*what["recovery"]))
         elif "measured" in what:
             whose, server_round, record = what["measured"]
             self.measure(whose, server_round, MetricRecord(record))

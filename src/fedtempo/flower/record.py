@@ -4,8 +4,8 @@ The timeline is in nanoseconds; ω_i(n) includes clipping, so that θ^{n+1} = θ
 or what the scheme's server rule makes of it. Times are rounded up to whole milliseconds.
 
 `Record.replay_events` asks the waiting rule again; `replay` trains the model again by the oracle: Algorithm 1 on the
-recorded timeline, with the recorded weights and server rule. A folder from somebody else runs no code: what its scheme
-names is imported only if the user names it too.
+recorded timeline, with the recorded weights and server rule, going back where the guard did. A folder from somebody
+else runs no code: what its scheme names is imported only if the user names it too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedtempo.errors import InputError
 from fedtempo.flower.clock import NANOSECOND
 from fedtempo.flower.courses import Measures
 from fedtempo.flower.faults import Fault
-from fedtempo.flower.journal import Journal, LoggedEvent, LoggedMeasure, replay_events
+from fedtempo.flower.journal import Journal, LoggedEvent, LoggedMeasure, Recovery, replay_events
 from fedtempo.flower.result import Result, RoundRecord
 from fedtempo.flower.run_folder import RunFolder
 from fedtempo.registry import NotImported, only_named
@@ -99,6 +99,8 @@ class Record:
     """Of the rule's draws."""
     measured: Measures = field(default_factory=dict)
     """Measures of the models: "server", "evaluate" and "train" (by clients), each by round."""
+    recoveries: tuple[Recovery, ...] = ()
+    """When the guard went back to an earlier version."""
 
     @property
     def told(self) -> tuple[LoggedEvent | LoggedMeasure, ...]:
@@ -254,6 +256,7 @@ def _of(journal: Journal) -> Record:
             "evaluate": journal.measured("evaluate"),
             "train": journal.measured("train"),
         },
+        recoveries=tuple(journal.recoveries),
     )
 
 
@@ -337,6 +340,7 @@ def replay(
             raise InputError(f"local: {axis.name} has {len(axis.values)} values; a run had one")
         hyper[axis.name] = axis.values[0]
     from fedtempo.simulation.engine.oracle import (
+        Return,
         oracle,
     )  # JAX, which a client that imports fedtempo.flower need not load
     from fedtempo.training.robust_rules import RobustRule
@@ -349,12 +353,25 @@ def replay(
             f"clients: {server.label} goes by the order of a round's updates, and by these numbers it would be "
             "another; number the clients in the record's order"
         )
+    halves = server is not None and not isinstance(server, MixModels)  # the rate; else the weights have it
+    returns = {
+        to.number - 1: Return(to.version, run.server_lr * (to.factor if halves else 1.0)) for to in run.recoveries
+    }
     model = None
     weights = cast("Weights", run.weights)
     options = SchemeOptions(server=server)
     shares = run.importance if isinstance(server, RobustRule) else None
     run_again = oracle(
-        problem, run.timeline, weights, local, hyper, options=options, shares=shares, seed=seed, dtype=dtype
+        problem,
+        run.timeline,
+        weights,
+        local,
+        hyper,
+        options=options,
+        shares=shares,
+        seed=seed,
+        dtype=dtype,
+        returns=returns,
     )
     for closed in run_again:
         model = closed.model

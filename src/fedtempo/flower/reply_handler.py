@@ -13,17 +13,20 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from fedtempo.clock.events import Arrived, Event, Failed, Job, Joined, Left, Tick
+from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.client_registry import Change, ClientRegistry, Node, named
 from fedtempo.flower.clock import TransportCosts, seconds
+from fedtempo.flower.compressing import BUFFERS
 from fedtempo.flower.estimates import MEMORY, Estimates
 from fedtempo.flower.examples import Judged, capped
 from fedtempo.flower.faults import Faults, Kind, RetryPolicy
+from fedtempo.flower.guard import Guard, Lengths
 from fedtempo.flower.metrics import Remark, with_count
 from fedtempo.flower.result import UpdateRecord
 from fedtempo.flower.settings import Settings
@@ -54,6 +57,8 @@ class ReplyHandler:
         faults: Faults,
         costs: TransportCosts,
         *,
+        buffers: Buffers,
+        guard: Guard,
         train_config: ConfigRecord,
         timeout: float,
     ) -> None:
@@ -61,6 +66,7 @@ class ReplyHandler:
         self._faults, self._costs = faults, costs
         self._config, self._timeout = train_config, timeout
         self._ttl = timeout + max(60.0, 0.1 * timeout)  # so that what comes late is ours to say, not Flower's
+        self._more: dict[str, Any] = {BUFFERS: list(buffers.floating)} if buffers.floating else {}
         self._loss_key = settings.loss_key if "loss" in settings.rule.needs else None
         self._overheads: dict[int, tuple[int, float]] = {}
         self.registry = ClientRegistry()
@@ -71,7 +77,9 @@ class ReplyHandler:
             clip_norm=settings.clip_norm,
             norm_limit=settings.norm_limit,
             wanted=frozenset(name for name in read_here if name is not None),
+            buffers=buffers,
         )
+        self.guard, self.lengths = guard, Lengths(settings.norm_limit)
         self.contributions: dict[Job, Held] = {}
         self.losses: dict[int, float] = {}
         """The last loss that each client has reported, where the rule needs it."""
@@ -95,12 +103,16 @@ class ReplyHandler:
         with self._costs.part("aggregation"):
             arrays = self._versions.record()
         message = self.message(
-            node, MessageType.TRAIN, arrays, self._config, {"job": job.number, "base-version": job.base}
+            node,
+            MessageType.TRAIN,
+            arrays,
+            self._config,
+            {"job": job.number, "base-version": job.base, **self._more},
         )
         self._versions.hold()
         return message
 
-    def message(self, node: int, kind: str, arrays: ArrayRecord, given: ConfigRecord, more: dict[str, int]) -> Message:
+    def message(self, node: int, kind: str, arrays: ArrayRecord, given: ConfigRecord, more: dict[str, Any]) -> Message:
         """A message with a model, for the round that is now made (TRAIN) or has just been made (EVALUATE)."""
         server_round = self.server_round + (kind == MessageType.TRAIN)
         config = ConfigRecord({**given, "server-round": server_round, **more})
@@ -124,6 +136,8 @@ class ReplyHandler:
 
     def _opened(self, job: Job, message: Message, now: Tick) -> Sequence[Event]:
         """An update that may enter, or a failure; or the discovery that the client is one that is known."""
+        if job in self.guard.undone:
+            return [self._undone(job, now)]
         with self._costs.part("admission"):
             found = self.validator.admit(message, self._versions.base(job.base))
         if isinstance(found, Refused):
@@ -144,7 +158,6 @@ class ReplyHandler:
         events = self._changed(changes, now)
         if any(change.there is False for change in changes):
             return events  # the number was a stranger's: its update is not taken
-        self.retries.worked(job.client)
         self._estimates.answered(job, now, found.examples)
         self._judge(job.client, now)
         self.remark(job.client, found.remarks, now)
@@ -152,6 +165,7 @@ class ReplyHandler:
             most = sys.float_info.max  # a loss that is no number is the highest: JSON has no infinity
             self.losses[job.client] = most if math.isnan(loss) else max(-most, min(float(loss), most))
         self._measure(job.client, now - job.sent, found)
+        self.guard.arrived(job.client)
         self.contributions[job] = Held(found, now)
         return [Arrived(job), *events]
 
@@ -213,6 +227,10 @@ class ReplyHandler:
     def lost(self, job: Job, kind: Kind, reason: str, now: Tick) -> Sequence[Event]:
         """A failure: the job is sent again, unless the client has failed too often."""
         self.note(now, job.client, kind, f"job {job.number}: {reason}")
+        if kind == "refused":
+            self.guard.refused(job.client, reason)
+        elif kind == "error":
+            self.guard.failed(job.client, reason)
         rest = self.retries.failed(job.client, now)
         if rest is None:
             self._estimates.failed(job)
@@ -221,6 +239,14 @@ class ReplyHandler:
         often = f"it has failed {self._settings.max_failures} times in a row; it is tried again in {seconds(rest):g} s"
         self.note(now, job.client, "set aside", often)
         return [Left(job.client)]
+
+    def _undone(self, job: Job, now: Tick) -> Event:
+        """An answer that does not count, and for which nobody is to blame."""
+        self.guard.undone.discard(job)
+        reason = f"job {job.number} started from version {job.base}, which was undone; it is sent again"
+        self.note(now, job.client, "guard", reason)
+        self._estimates.failed(job)
+        return Failed(job, reason)
 
     def gone(self, job: Job) -> None:
         """The job's base is no longer needed for it."""

@@ -18,7 +18,9 @@ from fedtempo.clock.ticks import exact, positive
 from fedtempo.clock.times import FixedTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
+from fedtempo.flower.buffers import AUTO
 from fedtempo.flower.clock import NANOSECOND, Clock
+from fedtempo.flower.guard import Mode
 from fedtempo.schemes.named import Scheme
 from fedtempo.weighting.long_run import LongRun
 from fedtempo.weighting.measured import OnlineWeights, measured_of
@@ -70,6 +72,10 @@ class Settings:
     fraction_evaluate: float
     min_evaluate_nodes: int
     min_nodes: int
+    buffers: str | tuple[str, ...] = AUTO
+    guard: Mode | None = "recover"
+    loss_limit: float | None = 10.0
+    empty_waits: float = 20.0
 
     @property
     def rule(self) -> WaitingRule:
@@ -220,6 +226,22 @@ def key(value: object, what: str) -> str:
     if not isinstance(value, str) or not value:
         raise InputError(f"{what}: {value!r} is no name of a record or metric; give a text")
     return value
+
+
+def patterns(value: object, what: str) -> str | tuple[str, ...]:
+    """Names of arrays, or patterns of them; or "auto"."""
+    if value == AUTO:
+        return AUTO
+    if isinstance(value, str) or not isinstance(value, Collection) or not all(isinstance(v, str) for v in value):
+        raise InputError(f'{what}: {value!r} are no names of arrays; give "auto", or a list, as ["*.running_mean"]')
+    return tuple(value)
+
+
+def mode(value: object, what: str) -> Mode | None:
+    """What the guard does."""
+    if value is None or value == "recover" or value == "stop":
+        return value
+    raise InputError(f'{what}: {value!r} is none of its modes; give "recover", "stop" or None')
 
 
 def function(value: _Function, what: str) -> _Function:

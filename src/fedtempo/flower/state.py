@@ -120,7 +120,8 @@ class Saved(NamedTuple):
             estimates.restore(state["estimates"])
             handler.registry = ClientRegistry.restore(state["roster"])
             handler.retries.restore(state["patience"])  # key of the file format
-            handler.validator.restore(state["norms"])
+            handler.lengths.restore(state["norms"])  # key of the file format
+            handler.guard.restore(state.get("guard", {}))
             handler.server_round = int(state["server_round"])
 
 
@@ -273,7 +274,8 @@ class Saver:
             "estimates": estimates.snapshot(),
             "roster": handler.registry.snapshot(),
             "patience": handler.retries.snapshot(),  # key of the file format
-            "norms": handler.validator.snapshot(),
+            "norms": handler.lengths.snapshot(),  # key of the file format
+            "guard": handler.guard.snapshot(),
             "server_round": handler.server_round,
             "names": journal.names,
             "importance": journal.importance,

@@ -21,6 +21,7 @@ from flwr.serverapp import strategy as flower
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact, exact, positive, positive_int
 from fedtempo.errors import InputError
+from fedtempo.flower.buffers import AUTO
 from fedtempo.flower.clock import Clock, WallClock, nanoseconds
 from fedtempo.flower.evaluation import EVALUATION, EvaluateFn, weighted_mean
 from fedtempo.flower.examples import MAX_EXAMPLES
@@ -37,8 +38,10 @@ from fedtempo.flower.settings import (
     importances,
     key,
     known,
+    mode,
     on_flower,
     one_of,
+    patterns,
     share,
     yes_or_no,
 )
@@ -87,6 +90,10 @@ class Options(TypedDict, total=False):
     seed: int
     clip_norm: float | None
     norm_limit: float | None
+    buffers: str | Collection[str]
+    guard: str | None
+    loss_limit: float | None
+    empty_waits: float
     max_failures: int
     retry_after: Exact
     checkpoint: str | Path | None
@@ -142,8 +149,14 @@ class TimedStrategy(flower.FedAvg):
     loss_key           reply metric with a client's loss, for schemes that choose by it
     seed               of the draws of schemes that sample clients
     clip_norm          largest norm of a contribution; longer ones are shortened to it (mixed by less where models are)
-    norm_limit         contributions longer than this times the usual norm (of the first five: than this times the
-                       longest so far or the model's own norm) are refused; None: never
+    norm_limit         contributions whose norm times weight is beyond this times the usual (of the first five: than
+                       this times the longest so far or the model's own norm) are refused; None: never
+    buffers            arrays that are not trained, and averaged as values: "auto" knows BatchNorm's by their names in
+                       PyTorch and Keras; or names and patterns, as ["*.running_*"]. Whole numbers always are
+    guard              "recover": a run that refuses most clients, whose loss explodes or that takes no updates goes
+                       back to its last good version with half the step; "stop": it ends; None: nothing is done
+    loss_limit         times its best from which on the guard takes a loss for exploded; None: never
+    empty_waits        waits without updates (or times the usual between rounds with any) that the guard bears
     max_failures       failures in a row after which a client is set aside
     retry_after        seconds after which it is tried again, doubling each time
     checkpoint         folder of the run, from which it goes on when it was killed or stopped and is started again
@@ -223,6 +236,10 @@ class TimedStrategy(flower.FedAvg):
             seed=count(given.get("seed", 0), "seed"),
             clip_norm=_maybe(_real, given.get("clip_norm"), "clip_norm"),
             norm_limit=_maybe(_real, limit, "norm_limit"),
+            buffers=patterns(given.get("buffers", AUTO), "buffers"),
+            guard=mode(given.get("guard", "recover"), "guard"),
+            loss_limit=_maybe(_real, given.get("loss_limit", 10.0), "loss_limit"),
+            empty_waits=_real(given.get("empty_waits", 20.0), "empty_waits"),
             max_failures=positive_int(given.get("max_failures", 3), "max_failures"),
             retry_after=nanoseconds(given.get("retry_after", 60.0), "retry_after"),
             checkpoint=_maybe(folder, given.get("checkpoint"), "checkpoint"),

@@ -9,6 +9,8 @@ The server's bookkeeping and the waiting rule are the simulator's. What the loop
     measures.py         what the waiting rule needs of the clients
     round_weights.py    ω_i(n)
     versions.py         θ^n, and the models from which jobs that are out started
+    buffers.py          arrays that are not trained
+    guard.py            whether to go back to an earlier version
     journal.py          what is written down, line by line; state.py writes it, and the model, into a folder
     evaluation.py       measures of the model, by the server and by clients, beside the training
 """
@@ -19,16 +21,19 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedtempo.clock.events import Arrived, Deadline, Event, Failed, Job, Joined, Left, Round, Tick
 from fedtempo.flower.arrays import Arrays, model_of
+from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.clock import NANOSECOND, TrainingClock, TransportCosts, seconds
 from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.evaluation import ClientEvaluation, Evaluated, EvaluateFn, Evaluator, shown
 from fedtempo.flower.faults import Faults
-from fedtempo.flower.journal import REFUSED, RESTART, Journal, LoggedEvent, LoggedMeasure, restarted
+from fedtempo.flower.guard import Good, Guard
+from fedtempo.flower.journal import REFUSED, RESTART, Journal, LoggedEvent, LoggedMeasure, Recovery, restarted
 from fedtempo.flower.measures import KnownMeasures, MeasuredServer
 from fedtempo.flower.reply_handler import ReplyHandler, in_order
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
@@ -37,6 +42,7 @@ from fedtempo.flower.settings import Settings
 from fedtempo.flower.state import Resume, Saved, Saver, reading_state
 from fedtempo.flower.stopping import Stop
 from fedtempo.flower.transport import FlowerTransport
+from fedtempo.flower.validator import Contribution, Refused, norm_of
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
 
 log = logging.getLogger("flwr")
@@ -62,6 +68,7 @@ class Training:
         self._grid = grid
         self._num_rounds, self._until, self._timeout = num_rounds, until, timeout
         model = model_of(initial_arrays)
+        self._buffers = buffers = Buffers.of(model, settings.buffers)
         asked = {
             "rounds": num_rounds,
             "until": None if until is None else seconds(until),
@@ -73,9 +80,18 @@ class Training:
             found = self._saver.found
             server, self._rule = settings.scheme.options.server, None
             if server is not None:
-                self._rule = RuleOnArrays(server, settings.server_lr, model, None if found is None else found.memory)
+                memory, trained = None if found is None else found.memory, buffers.trained(model)
+                self._rule = RuleOnArrays(server, settings.server_lr, trained, memory)
             arrays, number = (model, 0) if found is None else (found.arrays, found.server["version"])
-            self._versions = Versions(arrays, number, self._rule)
+            self._versions = Versions(buffers.mended(arrays), number, self._rule, buffers)
+            self._guard = Guard(
+                settings.guard,
+                loss_limit=settings.loss_limit,
+                empty_waits=settings.empty_waits,
+                wait=settings.wait,
+                timeout=timeout,
+                loss_key=settings.loss_key,
+            )
             self._bases: dict[Job, Arrays] = {}
             self._journal = Journal(scheme=settings.scheme, server_lr=settings.server_lr, on_disk=self._saver.active)
             self._costs, self._estimates = TransportCosts(), Estimates(settings.rule, settings.max_examples)
@@ -85,11 +101,14 @@ class Training:
                 self._estimates,
                 Faults(self._journal.fault),
                 self._costs,
+                buffers=buffers,
+                guard=self._guard,
                 train_config=train_config,
                 timeout=seconds(timeout),
             )
             if found is not None:
                 found.take_up(self._handler, self._estimates, self._journal)
+                self._slow_down()
             identity = self._handler.registry.identity
             self._round_weights = RoundWeights(
                 settings,
@@ -118,6 +137,8 @@ class Training:
         """The last round that is saved."""
         self._stop = Stop()
         self._begun = False
+        self._stopped = ""
+        """Why the guard has stopped the run."""
 
     # -- the run
 
@@ -154,6 +175,7 @@ class Training:
             self._evaluate_last(found)
             return
         self._connect()
+        self._guard.begin(self._current(), self._clock.now())
         if found is None:
             self._start()
         else:
@@ -167,6 +189,8 @@ class Training:
     @property
     def _why(self) -> str:
         """Why training has ended."""
+        if self._stopped:
+            return self._stopped
         done = f"{self._handler.server_round} rounds are done"
         return done if self._done else f"the time is over: {seconds(self._until or 0):g} s"
 
@@ -174,11 +198,14 @@ class Training:
         """Rounds, until enough of them have taken updates or the time is over."""
         server, transport, handler = self._server, self._transport, self._handler
         deadline = server.deadline
-        while not self._done and self.interrupted is None:
+        while not self._over and self.interrupted is None:
             self._stop.idle = True
             now, in_time = transport.next_look(deadline, handler.retries.next_due, at_once=bool(self._held))
             self._stop.idle = False
             if self._until is not None and now > self._until:
+                return
+            self._watch(now)  # the guard may go back to an earlier version, or stop
+            if self._stopped:
                 return
             events: list[Event] = []
             if in_time:
@@ -203,7 +230,8 @@ class Training:
                     if record.updates:
                         self._evaluate(record, contents)
                         self._save()
-                    if self._done:
+                    self._watch(now, jobs)
+                    if self._over:
                         return
                 self._send(jobs)
             deadline = server.deadline
@@ -218,6 +246,10 @@ class Training:
     @property
     def _done(self) -> bool:
         return self._handler.server_round >= self._num_rounds
+
+    @property
+    def _over(self) -> bool:
+        return bool(self._stopped) or self._done
 
     # -- before the first round
 
@@ -286,6 +318,8 @@ class Training:
         packed = []
         self._round_weights.sent(jobs)
         for job in jobs:
+            if self._handler.retries.resting(job.client):
+                continue  # set aside when its round was closed: the server hears in the next look that it has left
             message = self._handler.pack(job)
             if message is None:
                 self._held += self._handler.lost(job, "not sent", "its node is no longer connected", job.sent)
@@ -342,31 +376,113 @@ class Training:
         updates: list[UpdateRecord] = []
         contents: list[RecordDict] = []
         steps: list[Step] = []
-        for job, weight in zip(closed.jobs, weighed.weights, strict=True):
+        taken: list[tuple[Job, Contribution]] = []
+        for job, weight, even in zip(closed.jobs, weighed.weights, weighed.stable, strict=True):
             found, arrived = self._handler.contributions.pop(job)
+            weight *= self._weight_factor
+            if not self._fits(job, weight * found.clipped, found.norm, closed.end):
+                continue
             factor = self._settings.server_lr * weight * found.clipped
             share = self._round_weights.value(job.client) if self._rule is not None and self._rule.tells_apart else 0.0
-            base = self._bases.get(job)
-            steps.append(Step(factor, found.delta, found.norm, weight * found.clipped, base, job.client, share))
+            base, applied = self._bases.get(job), weight * found.clipped
+            steps.append(Step(factor, found.delta, found.norm, applied, base, job.client, share, found.values, even))
             where = (job.client, job.number, job.base, job.sent, arrived)
             updates.append(UpdateRecord(*where, weight, found.clipped, found.bytes_up, job.draws))
             contents.append(found.content)
+            taken.append((job, found))
         for place in self._versions.advance(steps):
-            lost, norm = updates.pop(place), steps[place].norm
-            del contents[place]
-            self._handler.validator.take_back(norm)
-            self._journal.log(LoggedEvent(closed.end, REFUSED, lost.client, lost.job))
-            reason = f"job {lost.job}: with it, of norm {norm:.3g}, the new model would not be finite"
-            self._handler.note(closed.end, lost.client, "refused", reason)
+            job, step = taken.pop(place)[0], steps[place]
+            del updates[place], contents[place]
+            self._handler.lengths.take_back(step.weight, step.norm)
+            self._leave_out(job, f"with it, of norm {step.norm:.3g}, the new model would not be finite", closed.end)
+        for job, found in taken:
+            self._handler.retries.worked(job.client)
+            self._guard.accepted(job, found.metrics)
+            self._estimates.taken(job, closed.number)
         if self._bases:
             needed = {*self._server.in_flight.values(), *self._server.arrived.values()}
             self._bases = {job: base for job, base in self._bases.items() if job in needed}
-        for job in closed.jobs:
-            self._estimates.taken(job, closed.number)
         self._handler.server_round += bool(updates)
         names = tuple(self._handler.registry.identity(update.client) for update in updates)
-        made = RoundRecord(closed.number, self._handler.server_round, closed.end, tuple(updates), names, weighed.step)
-        return made, contents
+        record = RoundRecord(closed.number, self._handler.server_round, closed.end, tuple(updates), names, weighed.step)
+        if updates:
+            self._guard.closed(record, self._server.clients, self._current)
+        return record, contents
+
+    def _fits(self, job: Job, weight: float, norm: float, now: Tick) -> bool:
+        """Whether an update may enter its round with this weight; else it is left out, and that is said."""
+        if job in self._guard.undone:
+            self._guard.undone.discard(job)
+            self._journal.log(LoggedEvent(now, REFUSED, job.client, job.number))
+            undone = f"job {job.number} started from version {job.base}, which was undone; it is not taken"
+            self._handler.note(now, job.client, "guard", undone)
+            self._estimates.failed(job)
+            return False
+        if (reason := self._handler.lengths.too_long(weight, norm, self._own_norm)) is not None:
+            self._leave_out(job, reason, now)
+        return reason is None
+
+    def _leave_out(self, job: Job, reason: str, now: Tick) -> None:
+        """An update that its round does not take; its client has failed, and may have to rest."""
+        self._journal.log(LoggedEvent(now, REFUSED, job.client, job.number))
+        self._held += [event for event in self._handler.lost(job, "refused", reason, now) if isinstance(event, Left)]
+
+    def _own_norm(self) -> float:
+        """‖θ^n‖ of the arrays that are trained."""
+        with np.errstate(all="ignore"):
+            norm = norm_of(self._buffers.trained(self._versions.arrays))
+        return 0.0 if isinstance(norm, Refused) else norm
+
+    # -- the guard
+
+    @property
+    def _weight_factor(self) -> float:
+        """What the guard makes of weights; where a server rule has a rate of its own, it halves that instead."""
+        return self._guard.factor if self._rule is None or self._rule.mixes else 1.0
+
+    def _current(self) -> Good:
+        """The current version, to go back to."""
+        memory = () if self._rule is None else self._rule.memory
+        return Good(self._versions.number, self._versions.model, memory, self._handler.lengths.snapshot())
+
+    def _watch(self, now: Tick, fresh: tuple[Job, ...] = ()) -> None:
+        """Go back to the last good version, or stop, where the guard says so; `fresh` jobs are not sent yet."""
+        alarm = self._guard.alarm(now, lambda: self._handler.registry.there)
+        if alarm is None:
+            return
+        if alarm.action == "say":
+            silent = sorted(self._server.in_flight)[:10]
+            who = ", ".join(self._handler.registry.identity(client) for client in silent)
+            self._handler.note(now, -1, "guard", f"{alarm.reason}; it waits for {who or 'anybody to connect'}")
+            return
+        blamed = self._guard.blamed
+        words = ""
+        if self._settings.guard == "recover":
+            out = {*self._server.in_flight.values(), *self._server.arrived.values()} - set(fresh)
+            good = self._guard.go_back(now, out)
+            self._versions.put_back(good.model)
+            self._handler.lengths.restore(good.lengths)
+            if self._guard.again:
+                self._handler.lengths.forget()  # what was usual there may be what is wrong
+            if self._rule is not None:
+                self._rule.memory = good.memory
+            self._slow_down()
+            self._handler.retries.pardon(blamed, now)
+            factor = self._guard.factor
+            self._journal.recovery(Recovery(now, self._versions.number, good.version, factor, alarm.reason))
+            words = f"; back to the model of version {good.version}, with steps {factor:g} of what they would be"
+        self._handler.note(now, -1, "guard", f"{alarm.reason}{words}")
+        if alarm.action == "stop":
+            self._stopped = f"the guard stopped the run: {alarm.reason}"
+        if self._saver.active and self._handler.server_round:  # so that a crash does not undo it
+            self._know()
+            self._journal.write_rest()
+            self._write({**self._server.snapshot(), "now": now})
+
+    def _slow_down(self) -> None:
+        """Let a server rule with a rate of its own go at the guard's."""
+        if self._rule is not None and not self._rule.mixes:
+            self._rule.set_rate(self._settings.server_lr * self._guard.factor)
 
     def _advise(self, record: RoundRecord) -> None:
         """Log the round, and what is to be said of the wait."""
@@ -391,10 +507,15 @@ class Training:
                 log.info("\t└──> Σω %.3g; clients' metrics: %s", sum(record.weights), shown(metrics) or "none")
         except Exception as error:  # the user's function
             self._handler.note(record.end, -1, "metrics", f"those of round {number} cannot be aggregated: {error}")
+        still = self._client_evaluation.rounds
         if self._evaluator is not None:
             self._evaluator.submit(number, self._versions.record(), must=last)
-            self._evaluated(self._evaluator.collect(), self._clock.now())
+            still |= self._evaluator.rounds
         self._client_evaluation.ask(number, self._versions.record, self._server.clients, must=last)
+        if self._evaluator is not None or self._settings.fraction_evaluate:
+            self._guard.asked(number, self._current, still)
+        if self._evaluator is not None:
+            self._evaluated(self._evaluator.collect(), self._clock.now())
 
     def _evaluated(self, done: list[Evaluated], now: Tick) -> None:
         for number, metrics, error in done:
@@ -403,6 +524,7 @@ class Training:
             elif metrics is not None:
                 log.info("evaluation of round %d: %s", number, metrics)
                 self._journal.measure("server", number, metrics)
+                self._guard.evaluated("evaluate_fn", number, metrics)
 
     def _save(self) -> None:
         if self._saver.due(self._handler.server_round):

@@ -1,8 +1,8 @@
 """What may enter the model: a reply becomes a contribution, or a reason why not.
 
-Δ_i = θ_i − θ^{ρ_i(n)}, scaled by min(1, clip/‖Δ_i‖) where a largest norm is asked for. ‖·‖ is over all floating arrays.
-Whole numbers (counters of batches) are kept as floats here, and rounded when the model is made. A compressed reply is
-decoded first, and then a reply like any other.
+Δ_i = θ_i − θ^{ρ_i(n)}, scaled by min(1, clip/‖Δ_i‖) where a largest norm is asked for. ‖·‖ is over the arrays that are
+trained; of the others (buffers.py) what the client has sent is kept as it is. A compressed reply is decoded first, and
+then a reply like any other. Whether a contribution is too long is said when its weight is known (guard.py).
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedtempo.flower.arrays import Arrays, read, size
+from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.compressing import MARKER, decompressed
 from fedtempo.flower.metrics import Remark, bad_count, bounded, too_long
 from fedtempo.flower.text import last_words
 
-_ENOUGH_NORMS = 5
-_NORMS_KEPT = 101
+_GROWTHS_KEPT = 101
+_FEW_BATCHES = 1000.0
+"""In one job that is never too many for a counter."""
 
 
 class Contribution(NamedTuple):
     """An update that may enter a round."""
 
     delta: Arrays
+    """Of the arrays that are trained."""
+    values: Arrays
+    """Of the others."""
     examples: float
     norm: float
     """‖Δ_i‖, before it was clipped."""
@@ -50,7 +55,7 @@ class Refused(NamedTuple):
 
 
 class ReplyValidator:
-    """The checks; they remember the norms of what was let in."""
+    """The checks; they remember by how much counters have grown."""
 
     def __init__(
         self,
@@ -59,10 +64,15 @@ class ReplyValidator:
         clip_norm: float | None,
         norm_limit: float | None,
         wanted: Collection[str] = (),
+        buffers: Buffers | None = None,
     ) -> None:
-        """`wanted`: metrics that are read here, however many others there are."""
+        """`wanted`: metrics that are read here, however many others there are.
+
+        `buffers` of the model; None: those of the first base that is given.
+        """
         self._examples_key, self._clip, self._limit, self._wanted = weighted_by_key, clip_norm, norm_limit, wanted
-        self._norms: deque[float] = deque(maxlen=_NORMS_KEPT)
+        self._buffers = buffers
+        self._growths: deque[float] = deque(maxlen=_GROWTHS_KEPT)
 
     def admit(self, reply: Message, base: Arrays) -> Contribution | Refused:
         """The contribution of a reply to a job that started from `base`."""
@@ -81,54 +91,39 @@ class ReplyValidator:
         examples: Any = said.values.get(self._examples_key)
         if (reason := bad_count(examples, self._examples_key)) is not None:
             return Refused(reason)
+        if self._buffers is None:
+            self._buffers = Buffers(base)
+        buffers = self._buffers
         with np.errstate(all="ignore"):
-            delta = _delta(arrays, base) if MARKER not in content else _decoded(arrays, content[MARKER], base)
-            if isinstance(delta, Refused):
-                return delta
-            norm = _norm(delta, base)
+            if MARKER not in content:
+                found = _read(arrays, base, buffers)
+            else:
+                found = _decoded(arrays, content[MARKER], base, buffers)
+            if isinstance(found, Refused):
+                return found
+            delta, values = found
+            norm = norm_of(delta)
             if isinstance(norm, Refused):
                 return norm
-            if (reason := self._too_large(norm, base)) is not None:
+            if (reason := buffers.wrong(values) or self._jumps(buffers.growth(values, base))) is not None:
                 return Refused(reason)
-            self._norms.append(norm)
             factor = 1.0
             if self._clip is not None and norm > self._clip:
                 factor = self._clip / norm
         said.content.pop(MARKER, None)
-        return Contribution(delta, float(examples), norm, factor, said.values, said.content, size(arrays), said.remarks)
+        told = said.values, said.content, size(arrays), said.remarks
+        return Contribution(delta, values, float(examples), norm, factor, *told)
 
-    def _too_large(self, norm: float, base: Arrays) -> str | None:
-        if self._limit is None:
-            return None
-        usual, said = self._usual(base)
-        if usual <= 0 or norm <= self._limit * usual:
+    def _jumps(self, growth: float) -> str | None:
+        """Why a counter that has grown by so much is not believed."""
+        usual = max(sorted(self._growths)[len(self._growths) // 2] if self._growths else 0.0, _FEW_BATCHES)
+        if self._limit is None or growth <= self._limit * usual:
+            self._growths.append(growth)
             return None
         return (
-            f"its norm {norm:.3g} is more than {self._limit:g} times {said} {usual:.3g}; "
+            f"a counter has grown by {growth:.3g} in one job, more than {self._limit:g} times the usual, {usual:.3g}; "
             "if that is right, raise norm_limit or set it to None"
         )
-
-    def _usual(self, base: Arrays) -> tuple[float, str]:
-        """A norm to measure by, 0 if there is none yet: the median, and before that the most that speaks for it."""
-        if len(self._norms) >= _ENOUGH_NORMS:
-            return sorted(self._norms)[len(self._norms) // 2], "the usual"
-        known, model = max(self._norms, default=0.0), _norm(base, base)
-        if isinstance(model, Refused):  # it is not finite: nothing to measure by
-            return 0.0, ""
-        return (known, "the longest so far,") if known >= model else (model, "the model's own,")
-
-    def take_back(self, norm: float) -> None:
-        """An update of this norm was let in and has been refused after all: it says nothing of what is usual."""
-        if norm in self._norms:
-            self._norms.remove(norm)
-
-    def snapshot(self) -> list[float]:
-        """The norms of what was let in lately."""
-        return list(self._norms)
-
-    def restore(self, saved: list[float]) -> None:
-        """What `snapshot` gave."""
-        self._norms.extend(saved)
 
 
 def failed(reply: Message) -> str:
@@ -148,12 +143,14 @@ _HINTS = {
 """By a word in what a client's error says."""
 
 
-def _delta(record: ArrayRecord, base: Arrays) -> Arrays | Refused:
+def _read(record: ArrayRecord, base: Arrays, buffers: Buffers) -> tuple[Arrays, Arrays] | Refused:
+    """Contributions of the arrays that are trained, and the others as they were sent, in the model's types."""
     if record.keys() != base.keys():
         missing, extra = sorted(base.keys() - record.keys()), sorted(record.keys() - base.keys())
         said = [f"{words} {', '.join(names[:3])}" for words, names in (("lacks", missing), ("has", extra)) if names]
         return Refused(f"its arrays are not the model's: it {' and '.join(said)}")
     delta: Arrays = {}
+    values: Arrays = {}
     for name, theta in base.items():
         try:
             array = read(record[name])
@@ -163,35 +160,37 @@ def _delta(record: ArrayRecord, base: Arrays) -> Arrays | Refused:
             return Refused(f"{name!r} has shape {array.shape} where the model has {theta.shape}")
         if array.dtype != theta.dtype and not np.can_cast(array.dtype, theta.dtype, "same_kind"):
             return Refused(f"{name!r} has dtype {array.dtype}, which does not become the model's {theta.dtype}")
-        if array.dtype == theta.dtype and theta.dtype.kind in "fc":
+        if name in buffers:
+            values[name] = array.astype(theta.dtype, copy=False)
+            continue
+        if array.dtype == theta.dtype:
             part = np.subtract(array, theta, order="C")
-        elif theta.dtype.kind in "fc":
-            part = np.subtract(array, theta, dtype=theta.dtype, casting="same_kind", order="C")
         else:
-            part = array.astype(np.float64) - theta.astype(np.float64)
+            part = np.subtract(array, theta, dtype=theta.dtype, casting="same_kind", order="C")
         delta[name] = np.asarray(part)  # NumPy makes a number of an array without dimensions
-    return delta
+    return delta, values
 
 
-def _decoded(record: ArrayRecord, marker: object, base: Arrays) -> Arrays | Refused:
+def _decoded(record: ArrayRecord, marker: object, base: Arrays, buffers: Buffers) -> tuple[Arrays, Arrays] | Refused:
     try:
-        found = decompressed(marker, record, base)
+        found, as_sent = decompressed(marker, record, base, buffers.floating)
     except Exception as error:  # whatever bytes a client sends
         return Refused(f"its compressed arrays cannot be read: {last_words(str(error))}")
-    for name, theta in base.items():
-        if theta.dtype.kind == "c":
-            found[name] = np.asarray(found[name] - theta)
-        elif theta.dtype.kind != "f":
-            found[name] = np.asarray(found[name].astype(np.float64) - theta.astype(np.float64))
-    return found
+    delta = buffers.trained(found)
+    for name in delta:
+        if base[name].dtype.kind == "c":
+            delta[name] = np.asarray(found[name] - base[name])
+    values = {name: found[name] for name in buffers.names}
+    # by an older version, which compresses what statistics have moved by, and so not exactly:
+    moved = {name: np.asarray(base[name] + found[name]) for name in buffers.floating if name not in as_sent}
+    values |= buffers.mended(moved)
+    return delta, values
 
 
-def _norm(delta: Arrays, base: Arrays) -> float | Refused:
+def norm_of(delta: Arrays) -> float | Refused:
     """‖Δ‖; a value that is not finite is a reason."""
     total = 0.0
     for name, part in delta.items():
-        if base[name].dtype.kind not in "fc":
-            continue
         square = _square(part)
         if not math.isfinite(square):
             wrong = ~np.isfinite(part)

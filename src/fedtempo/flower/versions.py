@@ -1,9 +1,9 @@
 """The models in use: the current one, and those from which jobs that are out started. Nothing else is kept.
 
-θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i    in the arrays' own type; whole numbers are rounded.
+θ^{n+1} = θ^n + η_g Σ_{i∈S_n} ω_i(n) Δ_i    in the arrays' own type, of those that are trained
 
-A round without updates gives θ^n another number. θ^{n+1} is finite: steps that would make it otherwise are left out.
-Where a server rule of the simulator takes the sum's place, it moves the floating arrays; whole numbers are summed.
+Those that are not are averaged as values (buffers.py). A round without updates gives θ^n another number. θ^{n+1} is
+finite: steps that would make it otherwise are left out. A server rule of the simulator may take the sum's place.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
 from fedtempo.flower.arrays import Arrays, finite, read, record_of
+from fedtempo.flower.buffers import Buffers
 
 if TYPE_CHECKING:
     from fedtempo.training.server_rules import Server, ServerRule
@@ -45,6 +46,10 @@ class Step(NamedTuple):
     """i, for server rules that tell clients apart."""
     share: float = 0.0
     """What p_i is in proportion to, for them."""
+    values: Arrays | None = None
+    """v_i of the arrays that are not trained."""
+    even: float = 0.0
+    """The weight with which these are averaged: ω_i at the stable step."""
 
     @property
     def length(self) -> float:
@@ -52,7 +57,7 @@ class Step(NamedTuple):
         return abs(self.factor) * self.norm if self.factor else 0.0
 
 
-class _Model:
+class Model:
     """A model under one or more version numbers, and its serialised form once it has been asked for."""
 
     def __init__(self, arrays: Arrays) -> None:
@@ -63,9 +68,12 @@ class _Model:
 class Versions:
     """Models by version number."""
 
-    def __init__(self, arrays: Arrays, number: int = 0, rule: RuleOnArrays | None = None) -> None:
+    def __init__(
+        self, arrays: Arrays, number: int = 0, rule: RuleOnArrays | None = None, buffers: Buffers | None = None
+    ) -> None:
         self.number, self._rule = number, rule
-        self._models = {number: _Model(arrays)}
+        self._buffers = Buffers(arrays) if buffers is None else buffers
+        self._models = {number: Model(arrays)}
         self._holds: dict[int, int] = {}
 
     @property
@@ -84,6 +92,15 @@ class Versions:
             model.record = record_of(model.arrays)
             model.arrays = {name: read(array) for name, array in model.record.items()}  # one memory for both
         return model.record
+
+    @property
+    def model(self) -> Model:
+        """The current model, to go back to by `put_back`."""
+        return self._models[self.number]
+
+    def put_back(self, model: Model) -> None:
+        """The current version is this model from now on, which an earlier one was."""
+        self._models[self.number] = model
 
     @property
     def live(self) -> int:
@@ -108,6 +125,7 @@ class Versions:
         Where the new model would not be finite, the longest steps are left out until it is.
         """
         model, left_out = self._models[self.number], []
+        trained = self._buffers.trained(model.arrays)
         with np.errstate(all="ignore"):
             if self._rule is None:
                 for step in steps:
@@ -116,11 +134,13 @@ class Versions:
             taken = list(range(len(steps)))
             while taken:
                 if self._rule is None:
-                    moved = _moved(model.arrays, [steps[place].delta for place in taken])
+                    moved = _moved(trained, [steps[place].delta for place in taken])
                 else:
-                    moved = self._rule.moved(model.arrays, [steps[place] for place in taken])
+                    moved = self._rule.moved(trained, [steps[place] for place in taken])
                 if moved is not None:
-                    model = _Model(moved)
+                    given = [(steps[place].even, steps[place].values or {}) for place in taken]
+                    moved |= self._buffers.averaged(model.arrays, given)
+                    model = Model({name: moved[name] for name in model.arrays})
                     break
                 longest = max(taken, key=lambda place: steps[place].length)
                 taken.remove(longest)
@@ -179,6 +199,10 @@ class RuleOnArrays:
                 clients,
             )
 
+    def set_rate(self, server_lr: float) -> None:
+        """Go on at this η_g."""
+        self._lr = {"server_lr": np.float64(server_lr)}
+
     def moved(self, arrays: Arrays, steps: Sequence[Step]) -> Arrays | None:
         """The arrays after a round of these steps; None, and nothing remembered, if they are not finite."""
         import jax
@@ -186,10 +210,6 @@ class RuleOnArrays:
         from fedtempo.training.server_rules import Arrival
         from fedtempo.training.solvers import Answer, Sent
 
-        whole = {name: theta for name, theta in arrays.items() if name not in self._floating}
-        summed = {
-            name: _sum(theta, [step.delta[name] * step.factor for step in steps]) for name, theta in whole.items()
-        }
         with self._numerics("float64"):
             acc = self._rule.start(self._seen(arrays))
             if not self.mixes:
@@ -202,7 +222,7 @@ class RuleOnArrays:
                 acc = self._add(acc, arrival, self._lr)
             found, acc = self._close(acc, self._lr)
             memory = [np.asarray(leaf) for leaf in jax.tree.leaves(self._rule.remembered(acc))]
-        moved = {name: _kept(found[name], theta) if name in found else summed[name] for name, theta in arrays.items()}
+        moved = {name: _kept(found[name], theta) for name, theta in arrays.items()}
         if not finite(*moved.values(), *memory):
             return None
         self.memory = memory
@@ -240,24 +260,9 @@ def _moved(arrays: Arrays, steps: list[Arrays]) -> Arrays | None:
 
 def _sum(theta: NDArray[Any], steps: list[NDArray[Any]]) -> NDArray[Any]:
     """One array after its steps, in order."""
-    if theta.dtype.kind in "fc":
-        first, *others = steps
-        moved: NDArray[Any] = np.empty_like(theta) if others else first
-        np.add(theta, first, out=moved)
-        for step in others:
-            np.add(moved, step, out=moved)
-        return moved
-    total = theta.astype(np.float64)
-    for step in steps:
-        total += step
-    total = np.rint(total)
-    if theta.dtype.kind == "b":
-        return np.asarray(total > 0)
-    room = np.iinfo(theta.dtype)
-    return np.asarray(np.clip(total, float(room.min), _top(room.max)).astype(theta.dtype))
-
-
-def _top(most: int) -> float:
-    """The largest float that a whole number up to `most` can hold: 2⁶³ − 1 as a float is 2⁶³, which flips over."""
-    top = float(most)
-    return float(np.nextafter(top, 0.0)) if top > most else top
+    first, *others = steps
+    moved: NDArray[Any] = np.empty_like(theta) if others else first
+    np.add(theta, first, out=moved)
+    for step in others:
+        np.add(moved, step, out=moved)
+    return moved

@@ -60,6 +60,10 @@ class CuredSample(SampledClients):
     def check(self, num_clients: int) -> None:
         self.criterion.check(num_clients)
 
+    @property
+    def min_clients(self) -> int:
+        return self.criterion.min_clients
+
     def by_criterion(self, numbers: I64) -> NDArray[np.bool_]:
         """Which of these rounds choose by the criterion."""
         return np.asarray(numbers % self.window < self.biased)

@@ -56,6 +56,14 @@ class OracleRound(NamedTuple):
     """Client updates since the start of the run."""
 
 
+class Return(NamedTuple):
+    """A server that went back after a round: model and memory are those of an earlier version."""
+
+    version: int
+    server_lr: float
+    """From then on."""
+
+
 Lines = Callable[[Callable[[], Params]], Iterator[Timeline]]
 """Rounds that follow from the newest model, which they can ask for; all start from it."""
 
@@ -73,6 +81,7 @@ def oracle(
     seed: int = 0,
     dtype: Precision = "float64",
     virtual: bool = False,
+    returns: Mapping[int, Return] | None = None,
 ) -> Iterator[OracleRound]:
     """The rounds of `line`, trained one by one; `hyper` has local_lr, local_steps, batch_size, server_lr, …
 
@@ -80,6 +89,7 @@ def oracle(
     `clients` has factors of the local learning rate and numbers of local steps, one a client, where they differ.
     `shares` are p_i, where they are not the problem's.
     Virtual models are those of the paper's aggregation: a scheme whose options replace it has none.
+    `returns` says, by round of a timeline, after which the server went back.
     """
     client = Client(problem, local, hyper, seed, dtype, options, clients)
     server = OracleServer(problem, hyper, seed, dtype, options, shares)
@@ -91,7 +101,9 @@ def oracle(
     if isinstance(line, Timeline):
         last_use = dict(zip(line.base.tolist(), line.round_of_update.tolist(), strict=True))
     apply = weights.applied if isinstance(line, Timeline) else weights.applier()
-    sent = {0: server.version}
+    back = dict(returns or {})
+    last_use |= {to.version: max(n, last_use.get(to.version, n)) for n, to in sorted(back.items())}
+    sent, kept = {0: server.version}, {0: server.state}
     updates = 0
     for part in lines:
         applied, update = apply(part), 0
@@ -104,8 +116,12 @@ def oracle(
                 update += 1
             between = server.virtual(trained) if virtual else ()
             server.step(trained)
+            if n in back:
+                server.go_back(sent[back[n].version], kept[back[n].version], back[n].server_lr)
             sent[n + 1] = server.version
             sent = {v: version for v, version in sent.items() if v == n + 1 or last_use.get(v, -1) > n}
+            if back:
+                kept = {v: server.state if v == n + 1 else kept[v] for v in sent}
             updates += len(trained)
             yield OracleRound(n, server.version.model, between, int(part.ends[n - part.first_round]), updates)
 
@@ -141,6 +157,15 @@ class OracleServer:
             theta = cast(problem.init(init_key(seed)), dtype)
             self._acc = None if isinstance(self.rule, WeightedSum) else self.rule.start(theta)
             self.version = Sent(theta, () if self._acc is None else self.rule.broadcast(self._acc))
+
+    @property
+    def state(self) -> Any:
+        """What a method remembers."""
+        return self._acc
+
+    def go_back(self, version: Sent, state: Any, server_lr: float) -> None:
+        """An earlier version again, and what was remembered there."""
+        self.version, self._acc, self._lr = version, state, server_lr
 
     def step(self, trained: list[Trained]) -> None:
         """A round's answers make the next version; none leave it as it is."""
