@@ -1,0 +1,150 @@
+"""A real federation trains a PyTorch model with BatchNorm under FedAvg and FedFix, while processes are killed.
+
+    python benchmarks/real_batchnorm.py [--seconds 150] [--out results/real_batchnorm] [--calm]
+
+A SuperLink and four SuperNodes on this machine; the app is `flower_torch_app`, in the form of `flwr new`'s, its local
+rate the same for both schemes, and the strategies have no argument that changes what they do but FedFix's wait. In each
+run, after a fifth, two fifths and three fifths of the time: kill -9 of a ClientApp at work, of a SuperNode, which is
+started again, and of the ServerApp, which goes on from its checkpoint. Training time does not count while no server
+runs, nor what it had not saved. `--calm` kills nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtempo.flower import recorded
+from fedtempo.flower.local import LocalFederation
+
+APP = Path(__file__).parent / "flower_torch_app"
+PAUSES = (1.0, 3.0, 6.0, 20.0)
+"""Seconds that each site waits beside its work, as a slower machine would work longer."""
+WAIT, TIMEOUT = 15.0, 60.0
+PATIENCE = 120
+"""Seconds to wait for what should happen at once."""
+KILLED_APP, KILLED_NODE = "site-1", "site-2"
+
+
+def site(i: int) -> dict[str, Any]:
+    """What node i is told."""
+    return {"partition-id": i, "num-partitions": len(PAUSES), "pause": PAUSES[i]}
+
+
+def told(scheme: str, folder: Path, seconds: float) -> dict[str, Any]:
+    """What the app is told."""
+    return {
+        "scheme": scheme,
+        "wait": WAIT,
+        "timeout": TIMEOUT,
+        "until": seconds,
+        "num-server-rounds": 10_000,
+        "clients": len(PAUSES),
+        "checkpoint": str(folder / "run"),
+        "out": str(folder / "result.json"),
+    }
+
+
+def until(happened: Callable[[], Any], federation: LocalFederation, otherwise: str) -> None:
+    """Wait for something."""
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{otherwise} within {PATIENCE} s\n{federation.logs()}")
+        time.sleep(0.1)
+
+
+def until_there(federation: LocalFederation, name: str | None) -> int:
+    """The process of an app, of a node's or the server's, as soon as it runs."""
+    node = None if name is None else federation.nodes[name]
+    until(lambda: federation.app_processes(node), federation, f"no app of {name or 'the server'} ran")
+    return federation.app_processes(node)[0]
+
+
+def train(federation: LocalFederation, scheme: str, folder: Path, seconds: float, *, calm: bool) -> list[str]:
+    """Run one scheme to its end; what was killed when."""
+    folder.mkdir(parents=True)
+    settings, limit = told(scheme, folder, seconds), 2 * seconds + 120
+    run = federation.submit(APP, settings)
+    until_there(federation, None)
+    begin, said = time.monotonic(), []
+
+    def at(share: float) -> None:
+        time.sleep(max(0.0, begin + share * seconds - time.monotonic()))
+
+    def kill(pid: int, what: str) -> None:
+        os.kill(pid, signal.SIGKILL)
+        said.append(f"{what} at {time.monotonic() - begin:.0f} s")
+
+    if not calm:
+        at(0.2)
+        kill(until_there(federation, KILLED_APP), f"ClientApp of {KILLED_APP}")
+        at(0.4)
+        node = federation.nodes[KILLED_NODE]
+        kill(node.process.pid, f"SuperNode {KILLED_NODE}")
+        node.process.wait()
+        federation.start_node(KILLED_NODE, site(int(KILLED_NODE[-1])))
+        at(0.6)
+        until(lambda: (folder / "run" / "state.npz").exists(), federation, "no model was saved")
+        kill(until_there(federation, None), "ServerApp")
+        until(lambda: not federation.app_processes(), federation, "the ServerApp did not end")
+        run = federation.submit(APP, settings | {"resume": True})
+    run = federation.wait(run, limit=limit)
+    if not run.completed:
+        raise SystemExit(f"{scheme} ended as {run.status}\n{federation.run_log(run)}")
+    return said
+
+
+def row(scheme: str, folder: Path) -> str:
+    """A line of the table."""
+    found = json.loads((folder / "result.json").read_text())
+    record = recorded(folder / "run")
+    last = found["measured"][-1]
+    line = record.timeline
+    came = Counter(record.names[client] for client in line.client.tolist())
+    faults = Counter(fault.kind for fault in record.faults)
+    by_site = ", ".join(str(came[str(i)]) for i in range(len(PAUSES)))
+    said = ", ".join(f"{kind} {count}" for kind, count in faults.most_common())
+    models = int((np.diff(line.offsets) > 0).sum())
+    return (
+        f"| {scheme} | {models} | {line.num_updates} ({by_site}) | {last['loss']:.3f} | {last['accuracy']:.3f} | "
+        f"{found['least variance']:.2g} | {'yes' if found['finite'] else 'no'} | {said} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=150.0, help="training time of each scheme")
+    parser.add_argument("--out", type=Path, default=Path("results/real_batchnorm"))
+    parser.add_argument("--calm", action="store_true", help="nobody is killed")
+    options = parser.parse_args()
+    begin, out = time.monotonic(), options.out.resolve()
+    shutil.rmtree(out, ignore_errors=True)
+    rows = []
+    with LocalFederation(out / "federation") as federation:
+        for i in range(len(PAUSES)):
+            federation.start_node(f"site-{i}", site(i))
+        for scheme in ("fedavg", "fedfix"):
+            federation.wait_for_nodes(len(PAUSES))
+            said = train(federation, scheme, out / scheme, options.seconds, calm=options.calm)
+            print(f"{scheme}: killed {'; '.join(said) or 'nobody'}", flush=True)
+            rows.append(row("FedAvg" if scheme == "fedavg" else f"FedFix({WAIT:g})", out / scheme))
+    print(f"\nAfter {options.seconds:g} s of training, sites that pause {', '.join(f'{p:g}' for p in PAUSES)} s")
+    print("| scheme | models | updates (by site) | test loss | test accuracy | least variance | finite | faults |")
+    print("|---|---|---|---|---|---|---|---|")
+    print("\n".join(rows))
+    print(f"{out}; {time.monotonic() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
