@@ -32,6 +32,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -225,13 +226,15 @@ class Runs:
         """Test accuracies at the end, seed by seed."""
         return [self.found[setting, scheme, rate, seed]["accuracy"] for seed in seeds]
 
-    def has(self, setting: str, scheme: str, rate: float, seed: int) -> bool:
-        """Whether a run is there."""
-        return (setting, scheme, rate, seed) in self.found
+    def complete(self, setting: str, schemes: Iterable[str], rates: Iterable[float], seeds: Iterable[int]) -> bool:
+        """Whether all of these runs are there."""
+        return all((setting, *which) in self.found for which in product(schemes, rates, seeds))
 
-    def rate(self, setting: Setting, seeds: Sequence[int]) -> float:
-        """FedAvg's best local rate."""
+    def rate(self, setting: Setting, seeds: Sequence[int]) -> float | None:
+        """FedAvg's best local rate; None if it has not been run at all of them."""
         rates = RATES[setting.model]
+        if not self.complete(setting.name, [FEDAVG], rates, seeds[:2]):
+            return None
         return max(rates, key=lambda r: float(np.mean(self.accuracies(setting.name, FEDAVG, r, seeds[:2]))))
 
 
@@ -240,7 +243,7 @@ def carry_out(tasks: list[Task], runs: Runs, jobs: int) -> None:
     missing = []
     for task in tasks:
         name = task.setting.name
-        schemes = tuple(s for s in task.schemes if not all(runs.has(name, s, r, task.seed) for r in task.rates))
+        schemes = tuple(s for s in task.schemes if not runs.complete(name, [s], task.rates, [task.seed]))
         if schemes:
             missing.append(Task(task.setting, task.seed, schemes, task.rates, task.step))
     if jobs == 1:
@@ -277,8 +280,12 @@ def show(
     counts: dict[str, int] = {}
     for setting in settings:
         rate = runs.rate(setting, seeds)
+        if rate is None or not runs.complete(setting.name, [FEDAVG], [rate], seeds):
+            continue
         base = runs.accuracies(setting.name, FEDAVG, rate, seeds)
         for scheme in schemes:
+            if not runs.complete(setting.name, [scheme], [rate], seeds):
+                continue
             got = runs.accuracies(setting.name, scheme, rate, seeds)
             differences = [a - b for a, b in zip(got, base, strict=True)]
             mean, half = float(np.mean(differences)), half_width(differences)
@@ -286,7 +293,7 @@ def show(
             counts[said] = counts.get(said, 0) + 1
             last = ""
             if before is not None:
-                there = all(before.has(setting.name, scheme, rate, seed) for seed in seeds)
+                there = before.complete(setting.name, [scheme], [rate], seeds)
                 last = f" {np.mean(before.accuracies(setting.name, scheme, rate, seeds)):.3f} |" if there else " |"
             print(
                 f"| {setting.name} | {rate:g} | {scheme} | {np.mean(base):.3f} | {np.mean(got):.3f} | "
@@ -314,6 +321,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, default=Path("results/one_line.jsonl"))
     parser.add_argument("--resume", action="store_true", help="go on from the file of --out")
+    parser.add_argument("--show", action="store_true", help="run nothing: the table of what is in the file")
     parser.add_argument("--before", type=Path, help="a file of earlier runs, whose accuracies become a column")
     options = parser.parse_args()
     begin = time.perf_counter()
@@ -321,12 +329,14 @@ def main() -> None:
     wanted = chosen([setting.name for setting in SETTINGS], options.settings, "settings")
     settings = [setting for setting in SETTINGS if setting.name in wanted]
     schemes = chosen([name for name in SCHEMES if name != FEDAVG], options.schemes, "schemes")
-    runs = Runs(options.out, resume=options.resume, step=options.step)
-    task = partial(Task, step=options.step)
-    sweep = [task(s, seed, (FEDAVG,), RATES[s.model]) for s in settings for seed in seeds[:2]]
-    carry_out(sweep, runs, options.jobs)
-    rest = [task(s, seed, (FEDAVG, *schemes), (runs.rate(s, seeds),)) for s in settings for seed in seeds]
-    carry_out(rest, runs, options.jobs)
+    runs = Runs(options.out, resume=options.resume or options.show, step=options.step)
+    if not options.show:
+        task = partial(Task, step=options.step)
+        sweep = [task(s, seed, (FEDAVG,), RATES[s.model]) for s in settings for seed in seeds[:2]]
+        carry_out(sweep, runs, options.jobs)
+        rates = {s: rate for s in settings if (rate := runs.rate(s, seeds)) is not None}
+        rest = [task(s, seed, (FEDAVG, *schemes), (rate,)) for s, rate in rates.items() for seed in seeds]
+        carry_out(rest, runs, options.jobs)
     before = None if options.before is None else Runs(options.before, resume=True, any_step=True)
     show(settings, schemes, seeds, runs, before)
     print(f"{options.out}; {time.perf_counter() - begin:.0f} s")

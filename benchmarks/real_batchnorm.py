@@ -1,24 +1,29 @@
 """A real federation trains a PyTorch model with BatchNorm under FedAvg and FedFix, while processes are killed.
 
-    python benchmarks/real_batchnorm.py [--seconds 150] [--out results/real_batchnorm] [--calm]
+    python benchmarks/real_batchnorm.py [--rounds 6] [--out results/real_batchnorm] [--calm]
 
 A SuperLink and four SuperNodes on this machine; the app is `flower_torch_app`, in the form of `flwr new`'s, its local
-rate the same for both schemes, and the strategies have no argument that changes what they do but FedFix's wait. In each
-run, after a fifth, two fifths and three fifths of the time: kill -9 of a ClientApp at work, of a SuperNode, which is
-started again, and of the ServerApp, which goes on from its checkpoint. Training time does not count while no server
-runs, nor what it had not saved. `--calm` kills nobody.
+rate the same for both schemes, and the strategies have no argument that changes what they do but FedFix's wait. One
+round of FedAvg first shows how long the sites take: both schemes then train for six times the slowest's time, a job
+counts as lost after twice that time, and FedFix waits a little longer than the fastest takes.
+
+In each run, after a fifth, two fifths and three fifths of the time: kill -9 of a ClientApp at work, of a SuperNode,
+which is started again, and of the ServerApp, which goes on from its checkpoint. Training time does not count while no
+server runs, nor what it had not saved. `--calm` kills nobody.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +33,9 @@ from fedtempo.flower import recorded
 from fedtempo.flower.local import LocalFederation
 
 APP = Path(__file__).parent / "flower_torch_app"
-PAUSES = (1.0, 3.0, 6.0, 20.0)
+PAUSES = (1.0, 3.0, 6.0, 15.0)
 """Seconds that each site waits beside its work, as a slower machine would work longer."""
-WAIT, TIMEOUT = 15.0, 60.0
-PATIENCE = 120
+PATIENCE = 300
 """Seconds to wait for what should happen at once."""
 KILLED_APP, KILLED_NODE = "site-1", "site-2"
 
@@ -41,18 +45,36 @@ def site(i: int) -> dict[str, Any]:
     return {"partition-id": i, "num-partitions": len(PAUSES), "pause": PAUSES[i]}
 
 
-def told(scheme: str, folder: Path, seconds: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Clock:
+    """Seconds of training, until a job counts as lost, and between two models of FedFix."""
+
+    until: float
+    timeout: float
+    wait: float
+
+
+def told(scheme: str, folder: Path, clock: Clock) -> dict[str, Any]:
     """What the app is told."""
     return {
         "scheme": scheme,
-        "wait": WAIT,
-        "timeout": TIMEOUT,
-        "until": seconds,
+        "wait": clock.wait,
+        "timeout": clock.timeout,
+        "until": clock.until,
         "num-server-rounds": 10_000,
         "clients": len(PAUSES),
         "checkpoint": str(folder / "run"),
         "out": str(folder / "result.json"),
     }
+
+
+def first_round(federation: LocalFederation, folder: Path, rounds: int) -> Clock:
+    """One round of FedAvg, and what follows from its times."""
+    federation.run(APP, told("fedavg", folder, Clock(0.0, 600.0, 1.0)) | {"num-server-rounds": 1}, limit=600)
+    record = recorded(folder / "run")
+    took = sorted(((record.arrived - record.sent) / 1e9).tolist())
+    print(f"first round: {', '.join(f'{seconds:.1f}' for seconds in took)} s", flush=True)
+    return Clock(float(round(rounds * took[-1])), float(round(2 * took[-1])), float(max(10, math.ceil(1.05 * took[0]))))
 
 
 def until(happened: Callable[[], Any], federation: LocalFederation, otherwise: str) -> None:
@@ -71,16 +93,16 @@ def until_there(federation: LocalFederation, name: str | None) -> int:
     return federation.app_processes(node)[0]
 
 
-def train(federation: LocalFederation, scheme: str, folder: Path, seconds: float, *, calm: bool) -> list[str]:
+def train(federation: LocalFederation, scheme: str, folder: Path, clock: Clock, *, calm: bool) -> list[str]:
     """Run one scheme to its end; what was killed when."""
     folder.mkdir(parents=True)
-    settings, limit = told(scheme, folder, seconds), 2 * seconds + 120
+    settings, limit = told(scheme, folder, clock), 2 * clock.until + PATIENCE
     run = federation.submit(APP, settings)
     until_there(federation, None)
     begin, said = time.monotonic(), []
 
     def at(share: float) -> None:
-        time.sleep(max(0.0, begin + share * seconds - time.monotonic()))
+        time.sleep(max(0.0, begin + share * clock.until - time.monotonic()))
 
     def kill(pid: int, what: str) -> None:
         os.kill(pid, signal.SIGKILL)
@@ -124,7 +146,7 @@ def row(scheme: str, folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=150.0, help="training time of each scheme")
+    parser.add_argument("--rounds", type=int, default=6, help="training time of each scheme over the slowest site's")
     parser.add_argument("--out", type=Path, default=Path("results/real_batchnorm"))
     parser.add_argument("--calm", action="store_true", help="nobody is killed")
     options = parser.parse_args()
@@ -134,12 +156,15 @@ def main() -> None:
     with LocalFederation(out / "federation") as federation:
         for i in range(len(PAUSES)):
             federation.start_node(f"site-{i}", site(i))
+        federation.wait_for_nodes(len(PAUSES))
+        (out / "first").mkdir()
+        clock = first_round(federation, out / "first", options.rounds)
         for scheme in ("fedavg", "fedfix"):
             federation.wait_for_nodes(len(PAUSES))
-            said = train(federation, scheme, out / scheme, options.seconds, calm=options.calm)
+            said = train(federation, scheme, out / scheme, clock, calm=options.calm)
             print(f"{scheme}: killed {'; '.join(said) or 'nobody'}", flush=True)
-            rows.append(row("FedAvg" if scheme == "fedavg" else f"FedFix({WAIT:g})", out / scheme))
-    print(f"\nAfter {options.seconds:g} s of training, sites that pause {', '.join(f'{p:g}' for p in PAUSES)} s")
+            rows.append(row("FedAvg" if scheme == "fedavg" else f"FedFix({clock.wait:g})", out / scheme))
+    print(f"\nAfter {clock.until:g} s of training, sites that pause {', '.join(f'{p:g}' for p in PAUSES)} s")
     print("| scheme | models | updates (by site) | test loss | test accuracy | least variance | finite | faults |")
     print("|---|---|---|---|---|---|---|---|")
     print("\n".join(rows))
