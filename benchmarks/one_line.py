@@ -12,6 +12,8 @@ regression in the simulator, all on scikit-learn's digits with ten clients, each
 
 The local rate is FedAvg's best of a few in the setting, by test accuracy on the first two seeds. Schemes get no
 argument but their own. A seed draws the first model, partition, batches and random times, the same for every scheme.
+Runs with fixed times end when a round of FedAvg does, which is its best moment; with the slow client it is the others'
+worst, for its one heavy update has just come. `--more` seconds ends them later.
 
 A line of the table: test accuracy at the end, mean over seeds, the paired difference to FedAvg with the half-width of
 its 95 % interval (Student's t), and a verdict on "no worse than FedAvg − 0.01": *worse* if all of the interval lies
@@ -29,7 +31,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
 from itertools import product
@@ -78,7 +80,7 @@ class Setting:
 
     @property
     def until(self) -> int:
-        """Seconds that every scheme has."""
+        """Seconds of FedAvg's rounds."""
         return UNTIL[self.clients] // (2 if self.model in QUICK else 1)
 
 
@@ -94,6 +96,13 @@ class Task:
     schemes: tuple[str, ...]
     rates: tuple[float, ...]
     step: str | None
+    more: int
+    """Seconds beyond the end of FedAvg's last round."""
+
+    @property
+    def until(self) -> int:
+        """Seconds that every scheme has."""
+        return self.setting.until + self.more
 
 
 Line = dict[str, Any]
@@ -113,7 +122,7 @@ def simulated(task: Task) -> list[Line]:
         problem,
         [SCHEMES[name] for name in task.schemes],
         times,
-        until=task.setting.until,
+        until=task.until,
         local=ft.LocalSGD(steps=STEPS, lr=list(task.rates), batch_size=BATCH),
         seeds=[task.seed],
         points=2,
@@ -148,7 +157,7 @@ def deployed(task: Task) -> Iterator[Line]:
             grid = clients.grid()
             begin = time.perf_counter()
             result = strategy_of(name, **on(grid), **_step(task.step, None)).start(
-                grid=grid, initial_arrays=clients.first, num_rounds=10**9, until=task.setting.until
+                grid=grid, initial_arrays=clients.first, num_rounds=10**9, until=task.until
             )
             seconds = time.perf_counter() - begin
             arrays = {key: array.numpy() for key, array in result.arrays.items()}
@@ -191,6 +200,7 @@ def _line(task: Task, name: str, rate: float, right: float, updates: int, faults
         "local_lr": rate,
         "seed": task.seed,
         "step": task.step or "default",
+        "more": task.more,
         "accuracy": round(right, 6),
         "updates": updates,
         "faults": faults,
@@ -201,8 +211,8 @@ def _line(task: Task, name: str, rate: float, right: float, updates: int, faults
 class Runs:
     """What has been run, in a file."""
 
-    def __init__(self, path: Path, *, resume: bool, step: str | None = None, any_step: bool = False) -> None:
-        self.path, self.step = path, None if any_step else step or "default"
+    def __init__(self, path: Path, *, resume: bool, more: int, step: str | None = None, any_step: bool = False) -> None:
+        self.path, self.step, self.more = path, None if any_step else step or "default", more
         self.found: dict[tuple[str, str, float, int], Line] = {}
         if resume and path.exists():
             for text in path.read_text().splitlines():
@@ -212,7 +222,7 @@ class Runs:
             path.write_text("")
 
     def _keep(self, line: Line) -> None:
-        if self.step in (None, line["step"]):
+        if self.step in (None, line["step"]) and line["more"] == self.more:
             self.found[line["setting"], line["scheme"], line["local_lr"], line["seed"]] = line
 
     def add(self, lines: Iterable[Line]) -> None:
@@ -245,7 +255,7 @@ def carry_out(tasks: list[Task], runs: Runs, jobs: int) -> None:
         name = task.setting.name
         schemes = tuple(s for s in task.schemes if not runs.complete(name, [s], task.rates, [task.seed]))
         if schemes:
-            missing.append(Task(task.setting, task.seed, schemes, task.rates, task.step))
+            missing.append(replace(task, schemes=schemes))
     if jobs == 1:
         for task in missing:
             runs.add(run(task))
@@ -318,6 +328,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one seed")
     parser.add_argument("--step", help="stable or paper; without it, what is the default")
+    parser.add_argument("--more", type=int, default=0, help="seconds beyond the end of FedAvg's last round")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, default=Path("results/one_line.jsonl"))
     parser.add_argument("--resume", action="store_true", help="go on from the file of --out")
@@ -329,15 +340,15 @@ def main() -> None:
     wanted = chosen([setting.name for setting in SETTINGS], options.settings, "settings")
     settings = [setting for setting in SETTINGS if setting.name in wanted]
     schemes = chosen([name for name in SCHEMES if name != FEDAVG], options.schemes, "schemes")
-    runs = Runs(options.out, resume=options.resume or options.show, step=options.step)
+    runs = Runs(options.out, resume=options.resume or options.show, more=options.more, step=options.step)
     if not options.show:
-        task = partial(Task, step=options.step)
+        task = partial(Task, step=options.step, more=options.more)
         sweep = [task(s, seed, (FEDAVG,), RATES[s.model]) for s in settings for seed in seeds[:2]]
         carry_out(sweep, runs, options.jobs)
         rates = {s: rate for s in settings if (rate := runs.rate(s, seeds)) is not None}
         rest = [task(s, seed, (FEDAVG, *schemes), (rate,)) for s, rate in rates.items() for seed in seeds]
         carry_out(rest, runs, options.jobs)
-    before = None if options.before is None else Runs(options.before, resume=True, any_step=True)
+    before = None if options.before is None else Runs(options.before, resume=True, more=options.more, any_step=True)
     show(settings, schemes, seeds, runs, before)
     print(f"{options.out}; {time.perf_counter() - begin:.0f} s")
 
