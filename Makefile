@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 CORE := $(VENV)/.core
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
-	bench-planner bench-flower flower-demo test-flower test-slow check-accelerator lock format clean
+	bench-planner bench-flower bench-one-line flower-demo test-flower test-slow check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(CORE)
@@ -62,6 +62,10 @@ bench-planner: $(READY)
 # What a round costs on Flower, transport and ours apart, and how many updates a second the server takes.
 bench-flower: $(READY)
 	$(BIN)/python benchmarks/flower_overhead.py
+
+# One changed line: every scheme beside FedAvg at FedAvg's local rate, in 16 settings.
+bench-one-line: torch
+	$(BIN)/python benchmarks/one_line.py
 
 bench: bench-clock bench-engine bench-models
 

@@ -1,22 +1,25 @@
 """Four unequal sites train a model of handwritten digits on Flower, with FedAvg and with FedFix, in the same wall time.
 
-A SuperLink and four SuperNodes run as processes on this machine. The wait of FedFix and the learning rates come from
-the planner, for this problem and these times. ``python examples/flower/demo.py --out results/flower-demo``
+A SuperLink and four SuperNodes run as processes on this machine. One round of FedAvg shows how long each site takes,
+Flower's round trip included. With these times the planner gives FedAvg its learning rate, which the clients keep under
+FedFix too, and FedFix its wait. ``python examples/flower/demo.py --out results/flower-demo``
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from demo_figure import save_demo
 from rich.console import Console
 from rich.table import Table
@@ -26,14 +29,12 @@ from fedtempo.flower.local import LocalFederation
 from fedtempo.report.recommendation_tables import show_recommendation
 
 APP = Path(__file__).parent
-PAUSES = (3, 6, 12, 30)
+PAUSES = (3, 6, 12, 24)
 """Seconds that each site waits beside its work, as a slower machine would work longer."""
-AROUND = 6
-"""Seconds from a model sent to its update, without the pause: Flower's own, and the training."""
-TIMES = tuple(pause + AROUND for pause in PAUSES)
-WAITS = (12, 15, 18, 24)
-"""Waits to compare: none below Flower's own round trip."""
+SLACK = 1.05
+"""By how much longer than in the first round a site may take."""
 STEPS, BATCH, PARTITION = 20, 16, "dirichlet:0.3"
+RATES = (0.1, 0.2, 0.5, 1.0, 2.0)
 PILOT = 0.5
 """Of the planned client updates: they are few, and a smaller pilot sees too little of the problem."""
 
@@ -50,23 +51,56 @@ class Outcome:
     """Whose, when sent, when back, when used, and by how many models late."""
 
 
-def plan(seconds: int) -> dict[str, tuple[ft.Scheme, float]]:
-    """FedAvg and FedFix, each with the learning rate that the planner gives it, FedFix with its best wait."""
+@dataclass(frozen=True)
+class Chosen:
+    """What the plan says: one learning rate for both schemes, and the wait."""
+
+    fedfix: ft.FedFix
+    local_lr: float
+
+
+def waits_for(times: Sequence[int]) -> list[int]:
+    """Whole seconds after which some site is back, or is back after two or three of them; none below the fastest's."""
+    found = {math.ceil(SLACK * time / part) for time in times for part in (1, 2, 3)}
+    return sorted(wait for wait in found if SLACK * min(times) <= wait < max(times))
+
+
+def horizon(times: Sequence[int], limit: int) -> int:
+    """Seconds of whole rounds of FedAvg, and of at least one."""
+    a_round = SLACK * max(times)
+    return math.ceil(max(1, int(limit / a_round)) * a_round)
+
+
+def plan(times: Sequence[int], seconds: int) -> Chosen:
+    """The learning rate that the planner gives FedAvg, and the wait that is best for FedFix at that rate."""
     problem = ft.problems.digits(len(PAUSES), PARTITION, importance="rows")
-    times = ft.FixedTimes(TIMES)
-    schemes = [ft.FedAvg(), *(ft.FedFix(wait) for wait in WAITS)]
+    fixes = [ft.FedFix(wait) for wait in waits_for(times)]
     local = ft.LocalSGD(steps=STEPS, batch_size=BATCH)
-    made = ft.recommend(problem, times, until=seconds, local=local, schemes=schemes, share=PILOT)
+    made = ft.recommend(
+        problem,
+        ft.FixedTimes(times),
+        until=seconds,
+        local=local,
+        schemes=[ft.FedAvg(), *fixes],
+        rates=RATES,
+        share=PILOT,
+    )
     show_recommendation(made)
-    best: dict[str, tuple[ft.Scheme, float]] = {}
-    for choice in made.choices:  # the lowest prediction first
-        best.setdefault(choice.scheme.name, (choice.scheme, choice.local_lr))
-    return best
+    fedavg = made.prediction(ft.FedAvg())
+    excess = [float(made.prediction(fix).excess[fedavg.best]) for fix in fixes]
+    best = fixes[int(np.argmin(excess))]
+    local_lr = float(fedavg.lr[fedavg.best])
+    said = ", ".join(f"{fix.label} {made.model.least_loss + more:.3g}" for fix, more in zip(fixes, excess, strict=True))
+    print(f"The clients keep FedAvg's learning rate, {local_lr:g}; at that rate FedFix is to end at: {said}.")
+    return Chosen(best, local_lr)
 
 
-def settings(scheme: ft.Scheme, local_lr: float, folder: Path, seconds: int) -> dict[str, str | int | float | bool]:
+Told = dict[str, str | int | float | bool]
+
+
+def settings(scheme: ft.Scheme, local_lr: float, folder: Path, **more: float) -> Told:
     """What is told to the app."""
-    told: dict[str, str | int | float | bool] = {
+    told: Told = {
         "scheme": scheme.name,
         "local-lr": local_lr,
         "local-steps": STEPS,
@@ -74,32 +108,38 @@ def settings(scheme: ft.Scheme, local_lr: float, folder: Path, seconds: int) -> 
         "partition": PARTITION,
         "clients": len(PAUSES),
         "num-rounds": 10_000,
-        "until": float(seconds),
         "checkpoint": str(folder / "run"),
         "out": str(folder),
     }
-    return told | ({"wait": float(scheme.wait)} if isinstance(scheme, ft.FedFix) else {})
+    return told | more | ({"wait": float(scheme.wait)} if isinstance(scheme, ft.FedFix) else {})
 
 
-def train(best: Mapping[str, tuple[ft.Scheme, float]], out: Path, seconds: int) -> list[Outcome]:
-    """Both schemes, one after the other, on the same sites."""
-    outcomes = []
-    with LocalFederation(out / "federation", env={"JAX_PLATFORMS": "cpu"}) as federation:
-        for i, pause in enumerate(PAUSES):
-            told = {"partition-id": i, "num-partitions": len(PAUSES), "pause": float(pause)}
-            federation.start_node(f"site-{i}", told)
-        federation.wait_for_nodes(len(PAUSES))
-        for name in ("fedavg", "fedfix"):
-            scheme, local_lr = best[name]
-            folder = out / name
-            print(f"{scheme.label} trains for {seconds} s …", flush=True)
-            federation.run(APP, settings(scheme, local_lr, folder, seconds), limit=2 * seconds + 60)
-            measured, updates = (json.loads((folder / f"{name}.json").read_text()) for name in ("measured", "updates"))
-            outcomes.append(Outcome(scheme, local_lr, measured, updates))
-    return outcomes
+def start_sites(federation: LocalFederation) -> None:
+    """One node a site; they are there when this returns."""
+    for i, pause in enumerate(PAUSES):
+        told = {"partition-id": i, "num-partitions": len(PAUSES), "pause": float(pause)}
+        federation.start_node(f"site-{i}", told)
+    federation.wait_for_nodes(len(PAUSES))
 
 
-def show(outcomes: list[Outcome], seconds: int) -> None:
+def seen_times(federation: LocalFederation, folder: Path) -> list[int]:
+    """Seconds from a model sent to its update, site by site, in one round of FedAvg."""
+    print("One round of FedAvg, to see how long each site takes …", flush=True)
+    federation.run(APP, settings(ft.FedAvg(), RATES[0], folder, **{"num-rounds": 1}), limit=300)
+    updates = json.loads((folder / "updates.json").read_text())
+    took = {int(update["client"]): update["back"] - update["sent"] for update in updates}
+    return [max(1, round(took[i])) for i in range(len(PAUSES))]
+
+
+def train(federation: LocalFederation, scheme: ft.Scheme, local_lr: float, folder: Path, seconds: int) -> Outcome:
+    """One scheme on the sites."""
+    print(f"{scheme.label} trains for {seconds} s …", flush=True)
+    federation.run(APP, settings(scheme, local_lr, folder, until=float(seconds)), limit=2 * seconds + 60)
+    measured, updates = (json.loads((folder / f"{name}.json").read_text()) for name in ("measured", "updates"))
+    return Outcome(scheme, local_lr, measured, updates)
+
+
+def show(outcomes: list[Outcome], times: Sequence[int], seconds: int) -> None:
     """The table of what happened."""
     table = Table(title=f"What happened in {seconds} s", title_justify="left")
     sites = [f"site {i}" for i in range(len(PAUSES))]
@@ -125,23 +165,31 @@ def show(outcomes: list[Outcome], seconds: int) -> None:
         for update in one.updates:
             trips[update["client"]].append(update["back"] - update["sent"])
     said = ", ".join(f"site {i} {sum(trips[str(i)]) / max(len(trips[str(i)]), 1):.1f} s" for i in range(len(PAUSES)))
-    print(f"From a model sent to its update, on average: {said}; planned with {', '.join(map(str, TIMES))} s.")
+    print(f"From a model sent to its update, on average: {said}; planned with {', '.join(map(str, times))} s.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results/flower-demo"))
-    parser.add_argument("--seconds", type=int, default=110, help="wall time of each scheme")
+    parser.add_argument("--seconds", type=int, default=100, help="wall time of each scheme, at most")
     options = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     begin = time.monotonic()
-    for ours in ("federation", "fedavg", "fedfix"):
+    for ours in ("federation", "first", "fedavg", "fedfix"):
         shutil.rmtree(options.out / ours, ignore_errors=True)
     out = options.out.resolve()  # the sites have folders of their own
-    outcomes = train(plan(options.seconds), out, options.seconds)
-    show(outcomes, options.seconds)
+    with LocalFederation(out / "federation", env={"JAX_PLATFORMS": "cpu"}) as federation:
+        start_sites(federation)
+        times = seen_times(federation, out / "first")
+        seconds = horizon(times, options.seconds)
+        chosen = plan(times, seconds)
+        outcomes = [
+            train(federation, scheme, chosen.local_lr, out / scheme.name, seconds)
+            for scheme in (ft.FedAvg(), chosen.fedfix)
+        ]
+    show(outcomes, times, seconds)
     figure = options.out / "flower-demo.png"
-    save_demo(outcomes, options.seconds, figure)
+    save_demo(outcomes, seconds, figure)
     print(f"{figure}: losses in time, and who worked when. Done after {time.monotonic() - begin:.0f} s")
 
 
