@@ -95,7 +95,7 @@ def test_the_factor_is_the_users() -> None:
     result = FedAvg(**on(grid, max_examples=2)).start(grid, record_of(INITIAL), num_rounds=1)
     assert result.rounds[0].weights == pytest.approx((0.25, 0.25, 0.5))
     grid = federation(10, 10, 10**6)
-    result = FedAvg(**on(grid, max_examples=None)).start(grid, record_of(INITIAL), num_rounds=1)
+    result = FedAvg(**on(grid, max_examples=None, norm_limit=None)).start(grid, record_of(INITIAL), num_rounds=1)
     assert not result.errors
     assert result.rounds[0].weights[2] > 0.9999
 

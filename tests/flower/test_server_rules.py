@@ -150,7 +150,7 @@ def test_clipped_contributions_and_renumbered_clients_replay() -> None:
 
 def step(weight: float, lr: float = 1.0, base: dict | None = None, **arrays) -> Step:
     values = {name: arrays.pop(name) for name in ("count", "flag") if name in arrays}
-    return Step(lr * weight, arrays, 1.0, weight, base, values, weight)
+    return Step(lr * weight, arrays, 1.0, weight, base, values=values, even=weight)
 
 
 def test_whole_numbers_are_averaged_and_types_stay() -> None:

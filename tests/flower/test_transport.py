@@ -158,7 +158,7 @@ class ForgettingGrid(FakeGrid):
 def test_an_answer_just_after_the_timeout_is_late_and_no_error_of_flowers(timeout) -> None:
     grid = ForgettingGrid(timeout * 1.01)
     result = start(AsyncFedAvg(**on(grid, max_failures=9)), grid, 2, until=timeout * 2.5, timeout=timeout)
-    assert [fault.kind for fault in result.errors][:2] == ["deadline", "late"]
+    assert [fault.kind for fault in result.errors if fault.kind != "guard"][:2] == ["deadline", "late"]
     assert "error" not in {fault.kind for fault in result.errors}
 
 
