@@ -28,7 +28,6 @@ import fedtempo as ft
 from fedtempo.training.robust_rules import RobustRule
 from fedtempo.training.server_contract import Acc, Arrival
 from fedtempo.training.server_rules import WEIGHTED_SUM
-from fedtempo.weighting.long_run import LongRun
 
 CLIENTS, NEAR = 20, 0.03
 HOSTILE = (0, 1, 2, 3)
@@ -102,24 +101,6 @@ def flipped(problem: ft.Problem, clients: tuple[int, ...]) -> ft.Problem:
     return ft.Problem(problem.init, problem.loss, data, test=problem.test, metrics=problem.metrics)
 
 
-@dataclass(frozen=True)
-class Stable(ft.WeightRule):
-    """Time-based weights, with which one update of every client together weighs 1."""
-
-    rate: float
-    name = "stable"
-
-    def base(self, importance: Any, participation: Any) -> Any:
-        weights, more = ft.TimeBased().base(importance, participation)
-        return weights * self.rate, more
-
-
-def stable(scheme: ft.Scheme, times: ft.ClientTimes, problem: ft.Problem) -> Stable:
-    delay = LongRun(scheme.waiting, times, problem.importance).mean_delay_by_weight
-    assert delay is not None
-    return Stable(1 / (1 + delay))
-
-
 def accuracies(
     problem: ft.Problem,
     server: RobustRule | None,
@@ -131,7 +112,7 @@ def accuracies(
     """Of each scheme, at the end."""
     options: dict[str, Any] = {} if server is None else {"server": server}
     times = TIMES[who]
-    run = [s.using(weights=stable(s, times, problem), label=s.label, **options) for s in schemes]
+    run = [s.using(label=s.label, **options) for s in schemes]
     history = ft.simulate(problem, run, times, until=until, local=LOCAL, points=21, seeds=range(seeds))
     found = history.dataset["test_accuracy"]
     return {s.label: float(found.sel(scheme=s.label).isel(time=slice(-3, None)).mean()) for s in schemes}
