@@ -190,7 +190,7 @@ def test_a_client_cannot_make_the_server_import(tmp_path, monkeypatch) -> None:
     base = {"w": np.zeros(3, np.float32)}
     for name in ("trap_client:Rule", "os:system", f"{HERE}:points", f"{HERE}:Halving"):
         with pytest.raises(NotImported, match="nothing is imported because a folder or a message says so"):
-            decompressed(ConfigRecord({"name": name}), record_of({"w": np.zeros(3)}), base)
+            decompressed(ConfigRecord({"name": name}), record_of({"w": np.zeros(3)}), base, ())
     assert not (tmp_path / "sprung").exists()
     assert MARKER == "fedtempo.compression", "what older clients send"
 

@@ -65,8 +65,9 @@ def test_what_a_killed_run_shows(killed, run) -> None:
     assert last[2] == "2", "updates"
     assert float(last[3]) == pytest.approx(sum(recorded(killed).weights.values[-2:]), rel=1e-3)
     assert "clients' training     20  loss  0.375" in lines
-    assert "Norms of the last 40 updates: 1.414 at last, 1.414 in the middle, 1.414 at most" in lines
-    assert any("client 3 (node 103): error: job 0" in line and "[red]�[2Jno" in line for line in lines)
+    [lengths] = [line for line in lines if line.startswith("Norm × weight of the last 40 updates: ")]
+    assert float(lengths.split()[8]) == pytest.approx(2**0.5 * recorded(killed).weights.values[-1], rel=1e-3)
+    assert any("client 3 (node 103): error: job 0" in line and "[red]no" in line for line in lines)
     assert "\x1b" not in out
     assert {path.name: path.read_bytes() for path in killed.iterdir()} == before, "nothing is written"
 

@@ -150,7 +150,7 @@ def distance(one, other):
 
 
 def study(name, engine, dtype="float64", *, schemes=SCHEMES, steps=(1, 5), seeds=(0, 1), **more):
-    given = {"until": UNTIL, "points": 5, "weights": WEIGHTS, "per_client": True} | more
+    given = {"until": UNTIL, "points": 5, "weights": WEIGHTS, "per_client": True, "step": "paper"} | more
     local = ft.LocalSGD(steps=list(steps), lr=list(given.pop("lr", RATES[name])), batch_size=BATCH)
     return ft.simulate(
         problem_named(name), schemes, TIMES, local=local, seeds=seeds, engine=engine, dtype=dtype, **given

@@ -237,6 +237,7 @@ def test_one_seed_gives_the_same_batches_under_every_scheme(engine, dtype, draw)
         times,
         until=10,
         local=local,
+        step="paper",
         weights=Ones(),
         seeds=[3, 8],
         engine=engine,

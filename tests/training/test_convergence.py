@@ -12,7 +12,9 @@ RATES = (0.05, 0.005)
 
 def train(problem, schemes, times, *, until, lr=RATES, steps=1, **more):
     local = ft.LocalSGD(steps=steps, lr=list(lr), batch_size=None)
-    return ft.simulate(problem, schemes, times, until=until, local=local, dtype="float64", **({"points": 11} | more))
+    return ft.simulate(
+        problem, schemes, times, until=until, local=local, dtype="float64", **({"points": 11, "step": "paper"} | more)
+    )
 
 
 def distances(history, point, **where):
@@ -131,6 +133,7 @@ def test_fedfix_at_half_the_common_time_is_fedavg_with_twice_the_server_rate() -
         ft.FixedTimes([1, 1, 1]),
         until=20,
         points=81,
+        step="paper",
         local=ft.LocalSGD(steps=3, lr=0.1, batch_size=4),
         weights=("time-based", "identical"),
         server_lr=[0.4, 0.8],

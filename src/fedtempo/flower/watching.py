@@ -168,7 +168,7 @@ def rendered(seen: Watched, *, terminal: bool) -> RenderableType:
         middle, most = statistics.median(seen.norms), max(seen.norms)
         parts.append(
             _text(
-                f"\nNorms of the last {counted(len(seen.norms), 'update')}: {short(seen.norms[-1])} at last, "
+                f"\nNorm × weight of the last {counted(len(seen.norms), 'update')}: {short(seen.norms[-1])} at last, "
                 f"{short(middle)} in the middle, {short(most)} at most"
             )
         )
