@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import random
@@ -13,6 +14,7 @@ from flwr.app import MetricRecord
 
 import fedtempo as ft
 import fedtempo.flower.strategy as strategy_module
+from fedtempo import files
 from fedtempo.clock.events import Arrived, Joined, Left
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy, recorded
 from fedtempo.flower.reply_handler import ReplyHandler
@@ -29,6 +31,7 @@ from support.flower_fake import (
     make_message,
     record_of,
 )
+from support.power import using
 
 CASES = int(os.environ.get("FEDTEMPO_CASES", "640")) // 4
 """A hundred and sixty, unless `make fuzz` asks for more."""
@@ -269,6 +272,47 @@ def test_any_order_of_events(shard, monkeypatch, tmp_path, caplog) -> None:
             one_case(case, Watch(patch), tmp_path / f"{case}")
 
 
+class FlakyDisk(files.Disk):
+    """Refuses every fifth thing that it is asked for, once a run has its folder."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw, self._calm = draw, 6
+
+    def _refuse(self) -> None:
+        self._calm -= 1
+        if self._calm < 0 and self._draw.random() < 0.2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def open(self, path, mode):
+        self._refuse()
+        return super().open(path, mode)
+
+    def sync(self, file) -> None:
+        self._refuse()
+        super().sync(file)
+
+    def replace(self, source, target) -> None:
+        self._refuse()
+        super().replace(source, target)
+
+
+def check_what_is_saved(result, folder) -> None:
+    """A disk that refuses costs nothing but what was not saved at the very end, which is said."""
+    if not any(closed.updates for closed in result.rounds) or "not saved" in result.stopped:
+        return
+    there = recorded(folder)
+    assert there.timeline.equals(recorded(result).timeline)
+    assert there.weights.values.tolist() == recorded(result).weights.values.tolist()
+
+
+def check_weights(rounds, training) -> None:
+    """No weight is above its cap, none above 1, and no debt below 0."""
+    assert all(0 <= weight <= 1 + 1e-12 for closed in rounds for weight in closed.weights)
+    intervals = training._round_weights.online.intervals
+    assert (intervals.debt >= -1e-9).all()
+    assert np.isfinite(intervals.mean).all()
+
+
 def one_case(case: int, watch: Watch, folder) -> None:
     draw = random.Random(f"flower {case}")
     world = World(draw)
@@ -292,6 +336,13 @@ def one_case(case: int, watch: Watch, folder) -> None:
         "clip_norm": draw.choice([None, 1.0]),
         "checkpoint": folder if killed else None,
     }
+    weigh = random.Random(f"weights {case}")
+    measured = scheme in (1, 2, 3)
+    if measured and weigh.random() < 0.4:
+        options["weights"] = "own-time"
+    refusing = not killed and weigh.random() < 0.15
+    if refusing:
+        options["checkpoint"] = folder
     initial = record_of({"theta": np.zeros(SIZE), **BUFFERS})
     end = {"num_rounds": draw.choice([5, 20]), "until": 60, "timeout": draw.choice([2, 5])}
     if killed:
@@ -304,8 +355,13 @@ def one_case(case: int, watch: Watch, folder) -> None:
         for _ in range(2):  # after the last disturbance: the server waits for two nodes, for ever if none comes
             world.grid.at(21, lambda: world.connect(draw.randrange(6)))
         watch.packed.clear()
-    result = SCHEMES[scheme](**options).start(world.grid, initial, resume=killed, **end)
+    with using(FlakyDisk(weigh)) if refusing else contextlib.nullcontext():
+        result = SCHEMES[scheme](**options).start(world.grid, initial, resume=killed, **end)
     rounds = result.rounds
+    if refusing:
+        check_what_is_saved(result, folder)
+    if measured:
+        check_weights(rounds, watch.training)
     entered = {n: list(m["tokens"]) for n, m in result.train_metrics_clientapp.items()}
 
     # every update enters once, with the job and base version of its message; nothing bad enters
