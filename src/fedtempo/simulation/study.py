@@ -97,6 +97,7 @@ class Study:
     def configuration(self) -> dict[str, Any]:
         """All that is needed to repeat the study, as JSON."""
         return {
+            **({} if self.step == "paper" else {"step": self.step}),  # so that studies of 0.6 are known again
             "problem": self.problem.spec(),
             "fingerprint": self.problem.fingerprint(),
             "times": self.times.describe(),
@@ -105,7 +106,6 @@ class Study:
             "weights": [rule.identity for rule in self.rules],
             "until": text(self.until),
             "local": self.local.spec(),
-            **({} if self.step == "paper" else {"step": self.step}),  # so that studies of 0.6 are known again
             "server_lr": list(self.server_lr.values) if self.server_lr.listed else self.server_lr.values[0],
             **({"rates": {label: list(rates) for label, rates in self.rates.items()}} if self.rates else {}),
             "seeds": list(self.seeds),
