@@ -160,7 +160,7 @@ class Folder:
 
 def _difference(there: dict[str, Any], here: dict[str, Any], inside: str = "") -> str:
     """The first thing in which two configurations differ, in words."""
-    for key in sorted({*there, *here}):
+    for key in sorted({*there, *here}, key=lambda key: (key != "step", key)):  # schemes may differ by their steps too
         theirs, ours = there.get(key), json.loads(json.dumps(here.get(key)))
         if isinstance(theirs, dict) and isinstance(ours, dict) and theirs != ours:
             return _difference(theirs, ours, f"{inside}{key}.")
