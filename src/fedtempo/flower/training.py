@@ -477,7 +477,7 @@ class Training:
         if self._saver.active and self._handler.server_round:  # so that a crash does not undo it
             self._know()
             self._journal.write_rest()
-            self._write({**self._server.snapshot(), "now": now})
+            self._write(self._snapshot())
 
     def _slow_down(self) -> None:
         """Let a server rule with a rate of its own go at the guard's."""
@@ -529,7 +529,7 @@ class Training:
     def _save(self) -> None:
         if self._saver.due(self._handler.server_round):
             self._know()
-            self._write(self._server.snapshot())
+            self._write(self._snapshot())
 
     # -- the end, and what is kept
 
@@ -552,7 +552,7 @@ class Training:
         self._know()
         self._journal.write_rest()
         if self._handler.server_round and self._saver.active:
-            self._write(self._server.snapshot())
+            self._write(self._snapshot())
 
     def _evaluate_last(self, found: Saved) -> None:
         """All rounds are done, but the run may have been killed while its last model was evaluated."""
@@ -595,6 +595,12 @@ class Training:
         registry = self._handler.registry
         self._journal.names = registry.names
         self._journal.importance = tuple(self._round_weights.importance(len(registry)).tolist())
+
+    def _snapshot(self) -> dict[str, Any]:
+        """The server's; time goes on from what it has heard last, or from where the guard has gone back."""
+        snapshot: dict[str, Any] = self._server.snapshot()
+        back = [to.time for to in self._journal.recoveries[-1:]]
+        return {**snapshot, "now": max([snapshot["now"], *back])}
 
     def _write(self, snapshot: dict[str, Any]) -> None:
         """Save; a disk that refuses is said once, and once more when it does no longer."""
