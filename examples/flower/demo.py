@@ -29,7 +29,7 @@ from fedtempo.flower.local import LocalFederation
 from fedtempo.report.recommendation_tables import show_recommendation
 
 APP = Path(__file__).parent
-PAUSES = (3, 6, 12, 24)
+PAUSES = (1, 3, 8, 20)
 """Seconds that each site waits beside its work, as a slower machine would work longer."""
 SLACK = 1.05
 """By how much longer than in the first round a site may take."""
@@ -171,7 +171,7 @@ def show(outcomes: list[Outcome], times: Sequence[int], seconds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results/flower-demo"))
-    parser.add_argument("--seconds", type=int, default=100, help="wall time of each scheme, at most")
+    parser.add_argument("--seconds", type=int, default=115, help="wall time of each scheme, at most")
     options = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     begin = time.monotonic()

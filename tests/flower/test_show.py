@@ -135,7 +135,7 @@ def test_the_plan_is_that_of_the_mean_times(name) -> None:
     length = float(record.timeline.duration)
     assert (run.plan.rounds, run.plan.updates) == (plan.rounds_per_time * length, plan.updates_per_time * length)
     assert (run.plan.mean_staleness, run.plan.max_staleness) == (plan.mean_delay, plan.max_delay)
-    assert [client.planned_weight for client in run.clients] == plan.weights.values[-1].tolist()
+    assert [client.planned_weight for client in run.clients] == (plan.weights.values[-1] * plan.step).tolist()
     assert [client.share[2] for client in run.clients] == plan.run.participation.share.tolist()
 
 

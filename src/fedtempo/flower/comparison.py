@@ -2,7 +2,7 @@
 
     reality       the recorded rounds, and the weights ω_i(n) that were used
     simulation    the same scheme's clock with the recorded durations replayed, everybody there, nothing going wrong
-    plan          the same scheme's long run with the mean durations, and its time-based weights d_i
+    plan          the same scheme's long run with the mean durations, and its time-based weights, with the server's step
 
 Clients that no round has taken an update of are in reality alone. Counted for: Σ_n ω_i(n), as a share of all clients'.
 """
@@ -130,7 +130,7 @@ def compared(record: Record) -> Comparison:
     known = not isinstance(scheme.waiting, NamedRule) and not scheme.waiting.by_training
     simulated = _simulated(scheme, times, record, importance) if known else None
     means = FixedTimes([-(-mean // MILLISECOND) * MILLISECOND for mean in times.exact_mean_time])
-    planned = compare(means, [scheme], importance=importance.tolist()).schemes[0] if known else None
+    planned = compare(means, [scheme], importance=importance.tolist(), step=record.step).schemes[0] if known else None
     return Comparison(
         record=record,
         scheme=scheme,
@@ -203,7 +203,7 @@ def _clients(
     line = record.timeline
     jobs: I64 = line.participation_counts
     used = np.bincount(line.client, weights=record.weights.applied(line), minlength=line.num_clients)
-    weights = None if planned is None or planned.weights is None else planned.weights.values[-1]
+    weights = None if planned is None or planned.weights is None else planned.weights.values[-1] * planned.step
     virtual = None if simulated is None else simulated.participation_counts / simulated.num_rounds
     place = {client: k for k, client in enumerate(active)}
     faults: dict[int, Counter[str]] = {}

@@ -144,6 +144,8 @@ class Journal:
     def __init__(self, *, scheme: Scheme | dict[str, object], server_lr: float, on_disk: bool) -> None:
         self.scheme, self.server_lr = scheme, server_lr
         """The scheme itself, or what a folder says of it."""
+        self.step = "paper"
+        """The server's, by name."""
         self.names: tuple[str, ...] = ()
         self.importance: tuple[float, ...] = ()
         self.first: tuple[int, ...] = ()

@@ -99,6 +99,8 @@ class Record:
     """Of the rule's draws."""
     measured: Measures = field(default_factory=dict)
     """Measures of the models: "server", "evaluate" and "train" (by clients), each by round."""
+    step: str = "paper"
+    """The server's, by name; the weights have it in them."""
     recoveries: tuple[Recovery, ...] = ()
     """When the guard went back to an earlier version."""
 
@@ -219,6 +221,7 @@ def _of_folder(
     journal = Journal(scheme=made, server_lr=state["server_lr"], on_disk=False)
     journal.read(lines, str(folder.path / "rounds.jsonl"))
     journal.names, journal.importance = tuple(state["names"]), tuple(state["importance"])
+    journal.step = str(state["about"].get("step", "paper"))
     return _of(journal)
 
 
@@ -256,6 +259,7 @@ def _of(journal: Journal) -> Record:
             "evaluate": journal.measured("evaluate"),
             "train": journal.measured("train"),
         },
+        step=journal.step,
         recoveries=tuple(journal.recoveries),
     )
 

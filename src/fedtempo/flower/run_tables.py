@@ -90,7 +90,7 @@ def _show_measures(out: Console, found: Sequence[Course]) -> None:
 def _show_clients(out: Console, run: Comparison) -> None:
     table = titled_table(out, "Clients: share of rounds in reality, simulation and plan; weights and what they came to")
     table.add_column("client", no_wrap=True)
-    names = ("s a job", "jobs", "reality", "simulation", "plan", "weight used", "planned d", "counted for", "p")
+    names = ("s a job", "jobs", "reality", "simulation", "plan", "weight used", "planned", "counted for", "p")
     for name in names:
         table.add_column(name, justify="right")
     for i in order_of(run.record.names):

@@ -38,7 +38,7 @@ from fedtempo.flower.measures import KnownMeasures, MeasuredServer
 from fedtempo.flower.reply_handler import ReplyHandler, in_order
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.round_weights import RoundWeights, WaitAdvice, Weighed, absences, remarks
-from fedtempo.flower.settings import Settings
+from fedtempo.flower.settings import BEFORE_STEPS, Settings
 from fedtempo.flower.state import Resume, Saved, Saver, reading_state
 from fedtempo.flower.stopping import Stop
 from fedtempo.flower.transport import FlowerTransport
@@ -94,6 +94,7 @@ class Training:
             )
             self._bases: dict[Job, Arrays] = {}
             self._journal = Journal(scheme=settings.scheme, server_lr=settings.server_lr, on_disk=self._saver.active)
+            self._journal.step = "paper" if settings.step == BEFORE_STEPS else settings.step_taken
             self._costs, self._estimates = TransportCosts(), Estimates(settings.rule, settings.max_examples)
             self._handler = ReplyHandler(
                 settings,
