@@ -40,9 +40,9 @@ class Importance:
     @classmethod
     def of(cls, values: Floats) -> Importance:
         """p_i ∝ positive floats, also where their sum is not finite; rationals only where they are asked for."""
-        made = cls(None, len(values))
+        made = cls(None, 1)
         scaled = values / values.max()
-        made.values, made._floats = scaled / scaled.sum(), True
+        made.values, made._clients, made._floats = scaled / scaled.sum(), len(values), True
         return made
 
     def __repr__(self) -> str:

@@ -99,7 +99,8 @@ class Estimates:
         time, rounds = self._lost.pop(client, (0, 0))
         between = max(now - sent + time, 1)
         recent = self._recent.setdefault(client, deque(maxlen=_WINDOW))
-        bound = _bound(recent) if len(recent) >= _ENOUGH else between
+        outlier = len(recent) >= _ENOUGH and between > max(recent)  # what has been seen lately is none
+        bound = _bound(recent) if outlier else between
         recent.append(between)
         self._arrived[client] = base - rounds, min(1.0, bound / between)
         self._begun[client] = sent - time

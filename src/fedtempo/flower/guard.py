@@ -311,7 +311,8 @@ class Guard:
             if 2 * len(wrong) > len(here):
                 last = self._wrong[1] if self._wrong is not None else "no reason is known"
                 return self._act(f"{len(wrong)} of the {len(here)} clients that answered are refused, as for: {last}")
-        if now - self._since > self._patience:
+        lasted = now - self._since
+        if lasted > 3 * max(self._between, default=0) and lasted > self._patience:  # the cheap question first
             return self._silence(now)
         return None
 

@@ -68,8 +68,8 @@ class Intervals:
         """`own`: an update counts by its own V, up to the cap, and leaves a debt."""
         self._cap, self._own = max_weight, own
         self._recent: dict[int, deque[float]] = {}
-        self._since: dict[int, float] = {}
-        """When a client that has not answered was first sent a job."""
+        self._since = np.zeros(0)
+        """When a client that has not answered was first sent a job; infinite where it was not."""
         self.count: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.mean = np.zeros(0)
         self.used = np.zeros(0)
@@ -86,18 +86,19 @@ class Intervals:
                 new = np.zeros(grown, dtype=old.dtype)
                 new[: len(old)] = old
                 setattr(self, name, new)
+            self._since = np.concatenate([self._since, np.full(grown - len(self._since), np.inf)])
 
     def begin(self, client: int, now: float) -> None:
         """The client is sent a job; the first time counts."""
         self._room(client + 1)
-        if not self.count[client]:
-            self._since.setdefault(client, now)
+        if not self.count[client] and now < self._since[client]:
+            self._since[client] = now
 
     def leave(self, client: int) -> float:
         """The client is gone; the debt that is dropped."""
-        self._since.pop(client, None)
         if client >= len(self.debt):
             return 0.0
+        self._since[client] = np.inf
         dropped, self.debt[client] = float(self.debt[client]), 0.0
         return dropped
 
@@ -108,8 +109,10 @@ class Intervals:
         if not taken:
             return []
         self._room(max(update.client for update in taken) + 1)
-        known = self.mean[self.count > 0] if any(not self.count[update.client] for update in taken) else self.mean
-        middle = float(np.median(known)) if len(known) and known.any() else np.inf
+        middle = np.inf
+        if any(not self.count[update.client] for update in taken):
+            known = self.mean[self.count > 0]
+            middle = float(np.median(known)) if known.any() else np.inf
         return [self._take(client, interval, middle) for client, interval in taken]
 
     def _take(self, client: int, interval: float, middle: float) -> bool:
@@ -117,13 +120,16 @@ class Intervals:
         recent = self._recent.setdefault(client, deque(maxlen=_WINDOW))
         self.count[client] = number
         if number == 1:
-            self._since.pop(client, None)
+            self._since[client] = np.inf
             cap = middle if np.isfinite(middle) else interval
             self.mean[client] = min(interval, middle)
         else:
-            bound = _bound(recent) if len(recent) >= _ENOUGH else _EARLY * before
-            gain = max(2.0 / number, 1.0 / MEMORY)
-            self.mean[client] += gain * (min(interval, bound) - before)
+            seen = interval
+            if len(recent) < _ENOUGH:
+                seen = min(interval, _EARLY * before)
+            elif interval > max(recent):  # what has been seen lately is no outlier
+                seen = min(interval, _bound(recent))
+            self.mean[client] += max(2.0 / number, 1.0 / MEMORY) * (seen - before)
             cap = self._cap * before
         recent.append(interval)
         if self._own:
@@ -144,7 +150,7 @@ class Intervals:
             return values, known
         if not known.any():
             return np.ones(len(who)), np.ones(len(who), dtype=np.bool_)
-        silent = np.array([now - self._since.get(int(client), now) for client in who[~known]])
+        silent = now - np.minimum(self._since[who[~known]], now)
         longest = float(self.mean[who][known].max())
         values = values.copy()
         values[~known] = np.maximum(silent, float(np.median(values[known])))
@@ -162,7 +168,7 @@ class Intervals:
         return {
             **{name: getattr(self, name).tolist() for name in _ROWS},
             "recent": [[client, *seen] for client, seen in self._recent.items()],
-            "since": list(self._since.items()),
+            "since": [[int(client), float(self._since[client])] for client in np.flatnonzero(np.isfinite(self._since))],
             "round_length": self.round_length,
             "rounds": self._rounds,
         }
@@ -172,12 +178,14 @@ class Intervals:
         for name in _ROWS:
             setattr(self, name, np.array(saved[name], dtype=getattr(self, name).dtype))
         self._recent = {client: deque(seen, maxlen=_WINDOW) for client, *seen in saved["recent"]}
-        self._since = dict(saved["since"])
+        self._since = np.full(len(self.count), np.inf)
+        for client, since in saved["since"]:
+            self._since[client] = since
         self.round_length, self._rounds = saved["round_length"], saved["rounds"]
 
 
 def _bound(recent: deque[float]) -> float:
-    """The longest interval that is no outlier; what has been seen lately is none."""
+    """The longest interval that is no outlier, of those longer than all of these."""
     ordered = sorted(recent)
     middle = ordered[len(ordered) // 2]
     deviation = 1.4826 * sorted(abs(value - middle) for value in ordered)[len(ordered) // 2]
@@ -200,6 +208,8 @@ class OnlineWeights:
         """The most weight that others have applied during one job."""
         self._end = 0.0
         """When the last round ended."""
+        self._given: tuple[Floats, Importance] | None = None
+        """Values, and the p_i that they make: the same from round to round, mostly."""
 
     def pass_by(self, now: float) -> None:
         """A round without updates ends."""
@@ -214,17 +224,18 @@ class OnlineWeights:
         first = self.intervals.close(now - self._end, taken)
         self._end = now
         between, counting = self.intervals.of(who, now)
-        place = {client: k for k, client in enumerate(who.tolist())}
-        at = np.array([place[update.client] for update in taken])
-        d, stable, step = self._vector(values, between, counting)
-        if any(first) and not counting.all():
+        at = np.searchsorted(who, [update.client for update in taken])
+        everybody = bool(counting.all())
+        d, stable, step = self._vector(values, between, None if everybody else counting)
+        if any(first) and not everybody:
             d_all, stable_all, step_all = self._vector(values, between)
             new = np.array(first)
             raw = np.where(new, d_all[at], d[at])
             even = np.where(new, stable_all, stable) * raw
             weights = np.where(new, step_all, step) * raw
         else:
-            raw, even, weights = d[at], stable * d[at], step * d[at]
+            raw = d[at]
+            even, weights = stable * raw, step * raw
         self.step = step
         if self._own:
             factor = self.intervals.used[who[at]] / between[at]
@@ -238,16 +249,21 @@ class OnlineWeights:
     def _vector(
         self, values: Floats, between: Floats, counting: NDArray[np.bool_] | None = None
     ) -> tuple[Floats, float, float]:
-        """d_i of those who count (0 of the others), the stable step, and the step that is asked for."""
+        """d_i of those who count (all, or these; 0 of the others), the stable step, and the step that is asked for."""
         from fedtempo.weighting.long_run import Participation
 
-        there = np.ones(len(values), dtype=np.bool_) if counting is None else counting
         length = self.intervals.round_length or 1.0
-        share = length / between[there]
-        given = Importance.of(values[there])
+        if counting is not None:
+            values, between = values[counting], between[counting]
+        share = length / between
+        if self._given is None or self._given[0] is not values:
+            self._given = values, Importance.of(values)
+        given = self._given[1]
         base, _ = self._rule.base(given, Participation(share, None, "estimate"))
-        d = np.zeros(len(values))
-        d[there] = base
+        d = base
+        if counting is not None:
+            d = np.zeros(len(counting))
+            d[counting] = base
         total = float(base.sum())
         stable = float((base * share).sum()) / total
         if self._name == "stable":
