@@ -171,6 +171,7 @@ class Guard:
         self._doubt: str | None = None
         self._since: Tick = 0
         self._between: deque[Tick] = deque(maxlen=_INTERVALS_KEPT)
+        self._patience = self._patience_now()
         self._said = False
 
     # -- what happens
@@ -218,6 +219,7 @@ class Guard:
         if self._mode is None:
             return
         self._between.append(record.end - self._since)
+        self._patience = self._patience_now()
         self._since, self._wrong, self._said = record.end, None, False
         self._waiting.clear()
         for good in (self.good, self._next, *self._asked.values()):
@@ -311,13 +313,11 @@ class Guard:
             if 2 * len(wrong) > len(here):
                 last = self._wrong[1] if self._wrong is not None else "no reason is known"
                 return self._act(f"{len(wrong)} of the {len(here)} clients that answered are refused, as for: {last}")
-        lasted = now - self._since
-        if lasted > 3 * max(self._between, default=0) and lasted > self._patience:  # the cheap question first
+        if now - self._since > self._patience:
             return self._silence(now)
         return None
 
-    @property
-    def _patience(self) -> Tick:
+    def _patience_now(self) -> Tick:
         """How long rounds may take no updates: longer before the first, and where clients need many waits."""
         ordered = sorted(self._between)
         usual = self._wait or (ordered[len(ordered) // 2] if ordered else 0)
@@ -392,3 +392,4 @@ class Guard:
         self._evaluates = saved.get("evaluates", False)
         self._losses = {source: _Loss(first, best, best) for source, (first, best) in saved.get("losses", {}).items()}
         self._between.extend(saved.get("between", ()))
+        self._patience = self._patience_now()

@@ -100,7 +100,12 @@ def bounded(content: RecordDict, count: str, wanted: Collection[str] = ()) -> Re
     if wrong := [name for name in wrong if name != count]:
         said = ", ".join(f"{clean(name, LONGEST_NAME)!r}" for name in wrong[:_SHOWN])
         remarks.append(Remark("not finite", f"its metric {said} is not finite; means leave such numbers out"))
-    return ReplyMetrics(values, RecordDict(records), tuple(remarks))
+    rest = content.copy()  # which is quicker than to make one of records
+    for key in content.keys() - records.keys():
+        del rest[key]
+    if dropped or first not in (None, next(iter(rest))):
+        rest = RecordDict(records)
+    return ReplyMetrics(values, rest, tuple(remarks))
 
 
 def with_count(content: RecordDict, count: str, value: float) -> RecordDict:

@@ -116,7 +116,9 @@ class ReplyValidator:
 
     def _jumps(self, growth: float) -> str | None:
         """Why a counter that has grown by so much is not believed."""
-        usual = max(sorted(self._growths)[len(self._growths) // 2] if self._growths else 0.0, _FEW_BATCHES)
+        usual = _FEW_BATCHES
+        if self._limit is not None and growth > self._limit * usual and self._growths:
+            usual = max(sorted(self._growths)[len(self._growths) // 2], usual)
         if self._limit is None or growth <= self._limit * usual:
             self._growths.append(growth)
             return None
