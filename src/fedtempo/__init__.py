@@ -101,12 +101,15 @@ _HOME = {
 }
 
 _MODULES = {"problems": "problems", "published": "schemes.published", "theory": "theory"}
+_EXTRAS = {"torch": "torch"}
+"""Modules that need more than fedtempo itself does: not a part of `import *`."""
 
 __all__ = ["__version__", *_MODULES, *_HOME]
 
 if TYPE_CHECKING:
     from fedtempo import problems as problems
     from fedtempo import theory as theory
+    from fedtempo import torch as torch
     from fedtempo.clock.cycle import Cycle as Cycle
     from fedtempo.clock.random_times import ExponentialTimes as ExponentialTimes
     from fedtempo.clock.random_times import LogNormalTimes as LogNormalTimes
@@ -194,8 +197,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return import_module(f"fedtempo.{_MODULES[name]}")
+    if name in _MODULES or name in _EXTRAS:
+        return import_module(f"fedtempo.{(_MODULES | _EXTRAS)[name]}")
     if name in _HOME:
         return getattr(import_module(f"fedtempo.{_HOME[name]}"), name)
     if name == "rivals":
@@ -205,4 +208,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_EXTRAS])

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from fedtempo import files
 from fedtempo.errors import DataMissing, FedtempoError, InputError, ResultsConflict, StorageError
-from fedtempo.flower.arrays import Arrays
+from fedtempo.training.buffers import Arrays
 
 fcntl: ModuleType | None
 try:

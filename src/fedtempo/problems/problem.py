@@ -14,7 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -101,6 +101,8 @@ class Problem:
     `offsets[i + 1]`. Whole numbers of 64 bits are kept in 32.
     """
 
+    framework: ClassVar[str] = "jax"
+    """What its functions are written in."""
     init: Init
     loss: Loss
     metrics: dict[str, Loss]

@@ -21,8 +21,8 @@ from fedtempo.training.solvers import LocalOptax, LocalRule, LocalSGD
 from fedtempo.weighting.other_rules import Normalised
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 
-EngineName = Literal["auto", "events", "waves", "oracle"]
-ENGINES: tuple[EngineName, ...] = ("auto", "events", "waves", "oracle")
+EngineName = Literal["auto", "events", "waves", "oracle", "torch"]
+ENGINES: tuple[EngineName, ...] = ("auto", "events", "waves", "oracle", "torch")
 Choice = TypeVar("Choice", bound=str)
 
 
@@ -193,9 +193,19 @@ def real(name: str, given: Any, *, above: bool = True) -> float:
     return value
 
 
-def engine_name(given: EngineName) -> EngineName:
-    """The engine, chosen for the hardware where that is left open."""
+def engine_name(given: EngineName, problem: Problem) -> EngineName:
+    """The engine, chosen for the hardware and the problem where that is left open."""
     chosen = one_of("engine", given, ENGINES)
+    by_torch = problem.framework == "torch"
+    if chosen == "torch" and not by_torch:
+        raise InputError(
+            f"engine: 'torch' runs PyTorch modules, and {problem.name} is made of JAX functions; use 'auto', or "
+            "ft.torch.problem"
+        )
+    if by_torch and chosen in ("auto", "torch"):
+        return "torch"
+    if by_torch:
+        raise InputError(f"engine: {problem.name} is a PyTorch module, which {chosen!r} does not run; use 'torch'")
     if chosen == "auto":
         return "events" if jax.default_backend() == "cpu" else "waves"
     return chosen

@@ -72,7 +72,7 @@ def estimate(specs: Sequence[UnitSpec], machines: Sequence[Machine], threads: in
         rows = job.steps * (job.batch_size or 0)
         width = sum(int(np.prod(x.shape[1:])) * x.itemsize for x in jax.tree.leaves(problem.rows))
         drawn = spec.capacity * len(unit.seeds) * rows * 12 + (job.batch_size or 256) * len(unit.seeds) * width
-        batches.append(drawn + machine.meter.at_once(runs))
+        batches.append(drawn + machine.measure_bytes(runs))
         clients = problem.num_clients if spec.per_client else 0
         measures = 4 + len(problem.metrics) + (problem.test is not None) + clients
         results += runs * (8 * spec.points * measures + machine.model_bytes) + 16 * spec.points

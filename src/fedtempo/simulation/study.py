@@ -184,7 +184,7 @@ def simulate(
         points=grid_points(points),
         measure_from=first_measure(measure_from, until),
         dtype=one_of("dtype", dtype, PRECISIONS),
-        engine=engine_name(engine),
+        engine=engine_name(engine, problem),
         surrogate=surrogate_scheme(surrogate, clients),
         per_client=bool(per_client),
         bound=real("bound", bound),
@@ -217,7 +217,7 @@ def run_study(
     units = units_of(study, layout["blocks"])
     if study.engine == "oracle":
         return _by_oracle(study, units)
-    threads = 1 if study.engine == "waves" else min(cores(), len(units.specs))
+    threads = 1 if study.engine in ("waves", "torch") else min(cores(), len(units.specs))
     needed = estimate(units.specs, units.machines, threads)
     log.info("%d runs in %d units, about %s", units.num_runs, len(units.specs), needed)
     check_memory(needed)

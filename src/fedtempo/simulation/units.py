@@ -58,7 +58,7 @@ class Units(NamedTuple):
 
 def splits_of(study: Study, cores: int) -> int:
     """Into how many units the runs of a scheme and seed are split, so that every core has work."""
-    if study.engine == "waves":
+    if study.engine in ("waves", "torch"):
         return 1
     units = len(study.schemes) * len(study.seeds) * len(study.static)
     return max(1, min(-(-cores // units), len(study.rules) * len(study.traced)))
@@ -68,16 +68,14 @@ def units_of(study: Study, splits: int) -> Units:
     """The units of a study, the runs of each scheme and seed in `splits` of them."""
     made = _compensated(study)
     tasks, task_of = _tasks(study, made)
-    rows = OnDevice(study.problem, study.dtype)
-    machine_class = WaveMachine if study.engine == "waves" else EventMachine
-    machines: list[Machine] = [machine_class(study.problem, task, study.dtype, rows) for task in tasks]
+    machines = _machines(study, tasks)
     shares = _shares(study)
     specs: list[UnitSpec] = []
     for s, scheme in enumerate(study.schemes):
         asks = bool(scheme.waiting.by_training)  # then every run has rounds of its own
         runs = [(r, c) for r in _rules(study, scheme) for c in _traced(study, scheme)]
         parts = [part for part in _split(runs, len(runs) if asks else splits) if part]
-        together = study.engine == "waves" and not (study.times.random or scheme.waiting.random or asks)
+        together = study.engine in ("waves", "torch") and not (study.times.random or scheme.waiting.random or asks)
         for seeds in [study.seeds] if together else [(seed,) for seed in study.seeds]:
             config = ClockConfig.of(scheme.waiting, study.times, study.problem.importance.values, seeds[0])
             for k in range(len(study.static)):
@@ -86,6 +84,16 @@ def units_of(study: Study, splits: int) -> Units:
                     specs.append(_spec(study, made, shares, machines[unit.machine], unit, config))
     traffic = {pair: _traffic(study, *pair, tasks[number]) for pair, number in task_of.items()}
     return Units(_settled(specs, machines), machines, traffic)
+
+
+def _machines(study: Study, tasks: list[Task]) -> list[Machine]:
+    if study.engine == "torch":
+        from fedtempo.simulation.engine.torch_machine import TorchMachine
+
+        return [TorchMachine(study.problem, task, study.dtype, study.local) for task in tasks]
+    rows = OnDevice(study.problem, study.dtype)
+    machine_class = WaveMachine if study.engine == "waves" else EventMachine
+    return [machine_class(study.problem, task, study.dtype, rows) for task in tasks]
 
 
 def _compensated(study: Study) -> Made:

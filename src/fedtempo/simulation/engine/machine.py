@@ -77,45 +77,27 @@ CALL_SECONDS = 0.02
 class Machine(ABC):
     """Runs pieces of a program for runs that differ in numbers only. To be used inside `numerics(dtype)`."""
 
-    def __init__(self, problem: Problem, task: Task, dtype: Precision, on_device: OnDevice | None = None) -> None:
-        """`on_device`: the problem's rows, where other machines use them too."""
+    def __init__(self, problem: Problem, task: Task, dtype: Precision) -> None:
         self.problem, self.task, self.dtype = problem, task, dtype
-        self.on_device = on_device if on_device is not None else OnDevice(problem, dtype)
         self.compile_seconds = 0.0
-        self._lock = threading.Lock()
-        self._compiled: dict[Any, Any] = {}
-        held = loss_work(problem, TILE).held / TILE
-        self.meter = Meter(problem.loss, problem.metrics, problem.test is not None, held, problem.test_offsets is None)
 
+    @abstractmethod
     def initial_model(self, seeds: tuple[int, ...], runs: int) -> Tree:
-        """[seeds, …, runs] the initial models: one a seed, the same in all runs."""
-        models = [cast(self.problem.init(init_key(seed)), self.dtype) for seed in seeds]
-        each = [jax.tree.map(lambda x: jnp.stack([x] * runs, axis=RUNS), model) for model in models]
-        return jax.tree.map(lambda *x: jnp.stack(x), *each)
+        """The initial models: one a seed, the same in all runs."""
 
-    def initial(self, model: Tree, num_slots: int) -> State:
+    @abstractmethod
+    def initial(self, model: Tree, num_slots: int) -> Any:
         """The state before the first event."""
-        return self.task.initial(model, num_slots, self.problem.num_clients)
 
+    @abstractmethod
     def runs(
         self,
         seeds: tuple[int, ...],
         rules: list[int],
         hyper: Mapping[str, NDArray[np.float64]],
         clients: Mapping[str, NDArray[Any]],
-    ) -> Runs:
-        """What tells the runs apart, and the clients, on the device."""
-
-        def placed(values: NDArray[Any]) -> jax.Array:
-            return jnp.asarray(values, dtype=kept_as(self.dtype) if values.dtype.kind == "f" else jnp.int32)
-
-        return Runs(
-            keys=jnp.stack([batch_key(seed) for seed in seeds]),
-            noise=jnp.stack([compression_key(seed) for seed in seeds]),
-            hyper={name: placed(values) for name, values in hyper.items()},
-            rule=jnp.asarray(rules, dtype=jnp.int32),
-            clients={name: placed(values) for name, values in clients.items()},
-        )
+    ) -> Any:
+        """What tells the runs apart, and the clients."""
 
     def capacity(self, seeds: int, expected_events: float) -> int:
         """Events in a piece: as many as are drawn ahead without much memory."""
@@ -154,16 +136,6 @@ class Machine(ABC):
             found = jax.eval_shape(function, jax.tree.map(typed, self.problem.parameter_shapes))
         return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(found))
 
-    def _compile(self, name: str, function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()) -> Any:
-        leaves, structure = jax.tree.flatten(args)
-        key = (name, structure, tuple((x.shape, str(x.dtype)) for x in leaves))
-        with self._lock:
-            if key not in self._compiled:
-                begin = time.perf_counter()
-                self._compiled[key] = jax.jit(function, donate_argnums=donate).lower(*args).compile()
-                self.compile_seconds += time.perf_counter() - begin
-            return self._compiled[key]
-
     @property
     @abstractmethod
     def events_per_step(self) -> int | None:
@@ -174,12 +146,99 @@ class Machine(ABC):
         """Choose what depends on the programs, from their first pieces, before anything is compiled."""
 
     @abstractmethod
-    def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Any:
+    def load(self, piece: Piece, capacity: int, runs: Any) -> Any:
         """A piece made ready for `advance`."""
 
     @abstractmethod
-    def advance(self, state: State, runs: Runs, loaded: Any, first: int, last: int) -> State:
+    def advance(self, state: Any, runs: Any, loaded: Any, first: int, last: int) -> Any:
         """Run events `first` to `last` of a piece; `state` is used up."""
+
+    @abstractmethod
+    def measure(self, state: Any, slot: int) -> dict[str, np.ndarray[Any, Any]]:
+        """Measures of the model in a slot: [seeds, clients or none, runs] each."""
+
+    @abstractmethod
+    def model(self, state: Any, slot: int) -> list[np.ndarray[Any, Any]]:
+        """[seeds, …, runs] the leaves of the model in a slot."""
+
+    @abstractmethod
+    def measure_bytes(self, runs: int) -> int:
+        """About how many bytes a measure of so many models holds between their layers."""
+
+    # -- the state, as sessions handle it
+
+    @abstractmethod
+    def room(self, state: Any) -> int:
+        """How many versions there is room for."""
+
+    @abstractmethod
+    def grown(self, state: Any, num_slots: int) -> Any:
+        """The same state with room for more versions."""
+
+    @abstractmethod
+    def wait(self, state: Any) -> None:
+        """Until it has been computed."""
+
+    @abstractmethod
+    def saved(self, state: Any) -> dict[str, NDArray[Any]]:
+        """All of it, as arrays."""
+
+    @abstractmethod
+    def restored(self, state: Any, saved: Mapping[str, NDArray[Any]]) -> Any:
+        """What was `saved`, in the place of an initial state."""
+
+
+class CompiledMachine(Machine):
+    """By JAX: compiled functions, and the rows on the device."""
+
+    def __init__(self, problem: Problem, task: Task, dtype: Precision, on_device: OnDevice | None = None) -> None:
+        """`on_device`: the problem's rows, where other machines use them too."""
+        super().__init__(problem, task, dtype)
+        self.on_device = on_device if on_device is not None else OnDevice(problem, dtype)
+        self._lock = threading.Lock()
+        self._compiled: dict[Any, Any] = {}
+        held = loss_work(problem, TILE).held / TILE
+        self.meter = Meter(problem.loss, problem.metrics, problem.test is not None, held, problem.test_offsets is None)
+
+    def initial_model(self, seeds: tuple[int, ...], runs: int) -> Tree:
+        """[seeds, …, runs] the initial models: one a seed, the same in all runs."""
+        models = [cast(self.problem.init(init_key(seed)), self.dtype) for seed in seeds]
+        each = [jax.tree.map(lambda x: jnp.stack([x] * runs, axis=RUNS), model) for model in models]
+        return jax.tree.map(lambda *x: jnp.stack(x), *each)
+
+    def initial(self, model: Tree, num_slots: int) -> State:
+        """The state before the first event."""
+        return self.task.initial(model, num_slots, self.problem.num_clients)
+
+    def runs(
+        self,
+        seeds: tuple[int, ...],
+        rules: list[int],
+        hyper: Mapping[str, NDArray[np.float64]],
+        clients: Mapping[str, NDArray[Any]],
+    ) -> Runs:
+        """What tells the runs apart, and the clients, on the device."""
+
+        def placed(values: NDArray[Any]) -> jax.Array:
+            return jnp.asarray(values, dtype=kept_as(self.dtype) if values.dtype.kind == "f" else jnp.int32)
+
+        return Runs(
+            keys=jnp.stack([batch_key(seed) for seed in seeds]),
+            noise=jnp.stack([compression_key(seed) for seed in seeds]),
+            hyper={name: placed(values) for name, values in hyper.items()},
+            rule=jnp.asarray(rules, dtype=jnp.int32),
+            clients={name: placed(values) for name, values in clients.items()},
+        )
+
+    def _compile(self, name: str, function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()) -> Any:
+        leaves, structure = jax.tree.flatten(args)
+        key = (name, structure, tuple((x.shape, str(x.dtype)) for x in leaves))
+        with self._lock:
+            if key not in self._compiled:
+                begin = time.perf_counter()
+                self._compiled[key] = jax.jit(function, donate_argnums=donate).lower(*args).compile()
+                self.compile_seconds += time.perf_counter() - begin
+            return self._compiled[key]
 
     def measure(self, state: State, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         """Measures of the model in a slot."""
@@ -187,8 +246,7 @@ class Machine(ABC):
         out = self._compile("measure", self.meter, *args)(*args)
         return {name: np.asarray(value) for name, value in out.items()}
 
-    @staticmethod
-    def model(state: State, slot: int) -> list[np.ndarray[Any, Any]]:
+    def model(self, state: State, slot: int) -> list[np.ndarray[Any, Any]]:
         """[seeds, …, runs] the leaves of the model in a slot."""
         return [np.asarray(leaf[slot]) for leaf in jax.tree.leaves(state.slots.model)]
 
@@ -200,8 +258,24 @@ class Machine(ABC):
 
         return state._replace(slots=jax.tree.map(more, state.slots))
 
+    def measure_bytes(self, runs: int) -> int:
+        return self.meter.at_once(runs)
 
-class EventMachine(Machine):
+    def room(self, state: State) -> int:
+        return int(jax.tree.leaves(state.slots)[0].shape[0])
+
+    def wait(self, state: State) -> None:
+        jax.block_until_ready(state)  # type: ignore[no-untyped-call]
+
+    def saved(self, state: State) -> dict[str, NDArray[Any]]:
+        return {str(k): np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(state))}
+
+    def restored(self, state: State, saved: Mapping[str, NDArray[Any]]) -> State:
+        leaves, structure = jax.tree.flatten(state)
+        return State(*jax.tree.unflatten(structure, [jnp.asarray(saved[str(k)]) for k in range(len(leaves))]))
+
+
+class EventMachine(CompiledMachine):
     """Event by event (event_loop.py)."""
 
     @cached_property
@@ -211,7 +285,7 @@ class EventMachine(Machine):
     def tune(self, firsts: Iterable[Piece], runs: int) -> None:
         """Nothing depends on the programs here."""
 
-    def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Events:
+    def load(self, piece: Piece, capacity: int, runs: Runs) -> Events:
         room = capacity - piece.num_events
 
         def padded(column: Any) -> jax.Array:
@@ -219,7 +293,7 @@ class EventMachine(Machine):
 
         client, job = padded(piece.client), padded(piece.job)
         weight = padded(piece.weight.T.astype(kept_as(self.dtype)))
-        args = (self.on_device.data, keys, client, job)
+        args = (self.on_device.data, runs.keys, client, job)
         rows = self._compile("draw", self.task.draw, *args)(*args)
         return Events(client, job, padded(piece.read), padded(piece.write), padded(piece.closes), weight, rows)
 
@@ -229,7 +303,7 @@ class EventMachine(Machine):
         return done
 
 
-class WaveMachine(Machine):
+class WaveMachine(CompiledMachine):
     """Wave by wave (waves.py)."""
 
     def initial(self, model: Tree, num_slots: int) -> State:
@@ -263,7 +337,7 @@ class WaveMachine(Machine):
         wave = start + self.width * lane
         self.per_call = max(n for n in WAVES_PER_CALL if n == 1 or n * wave <= CALL_SECONDS)
 
-    def load(self, piece: Piece, capacity: int, keys: jax.Array) -> Loaded:
+    def load(self, piece: Piece, capacity: int, runs: Runs) -> Loaded:
         return load_waves(piece, self.width, self.per_call, capacity, kept_as(self.dtype))
 
     def advance(self, state: State, runs: Runs, loaded: Loaded, first: int, last: int) -> State:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +20,6 @@ from fedtempo.errors import ResultsConflict
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.measures import Shares
 from fedtempo.simulation.engine.program import FIRST, Piece, grid_times, pieces
-from fedtempo.simulation.engine.task import State
 from fedtempo.weighting.weights import Weights
 
 CALL_SECONDS = 0.5
@@ -194,7 +191,7 @@ class Session:
         if self._piece is None or self._is_done(self._piece):
             self._piece, self._loaded = self._ahead or next(self._coming)
             self._ahead = None
-            if self._piece.num_slots > jax.tree.leaves(self.state.slots)[0].shape[0]:
+            if self._piece.num_slots > self.machine.room(self.state):
                 room = room_for(2 * self._piece.num_slots)  # each growth compiles anew
                 self.state = self.machine.grown(self.state, room)
         return self._piece
@@ -209,7 +206,7 @@ class Session:
         self.state = self.machine.advance(self.state, self.runs, self._loaded, begin, end)
         if end == piece.num_events:
             self._ahead = next(self._coming, None)  # made while the device works
-        jax.block_until_ready(self.state)  # type: ignore[no-untyped-call]
+        self.machine.wait(self.state)
         per_step, seconds = self.machine.events_per_step, time.perf_counter() - clock
         if per_step is not None:
             self._events_per_call = _next_call(self._events_per_call, end - begin, seconds, per_step)
@@ -239,7 +236,7 @@ class Session:
             last = piece.first + piece.num_events
             to_measure = any(point.number >= points_done for point in piece.points)
             if last > done or (to_measure and last == done):
-                yield piece, self.machine.load(piece, self.spec.capacity, self.runs.keys)
+                yield piece, self.machine.load(piece, self.spec.capacity, self.runs)
 
     def _losses(self) -> Callable[[int], NDArray[Any]]:
         """Losses of the model in a slot, from the first choice on; those of earlier sessions are remembered."""
@@ -268,7 +265,7 @@ class Session:
         """Everything that a later session needs, as arrays."""
         out = self.recorder.snapshot(self.model) | {"events_done": np.array(self.events_done)}
         if not self.finished:
-            out |= {f"state:{k}": np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(self.state))}
+            out |= {f"state:{name}": array for name, array in self.machine.saved(self.state).items()}
             out["cuts"] = self._cuts
             if self.spec.asks:
                 out["told"] = np.array(self._chosen_by)  # key of the file format
@@ -288,9 +285,8 @@ class Session:
         self.events_done = int(saved["events_done"])
         self.recorder.restore(saved)
         self._chosen_by = list(saved.get("told", ()))  # key of the file format
-        leaves, structure = jax.tree.flatten(self.state)
-        there = [jnp.asarray(saved[f"state:{k}"]) for k in range(len(leaves))]
-        self.state = State(*jax.tree.unflatten(structure, there))
+        there = {name.removeprefix("state:"): array for name, array in saved.items() if name.startswith("state:")}
+        self.state = self.machine.restored(self.state, there)
 
 
 def room_for(num_slots: int) -> int:
