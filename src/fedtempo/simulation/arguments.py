@@ -211,6 +211,16 @@ def engine_name(given: EngineName, problem: Problem) -> EngineName:
     return chosen
 
 
+def fitting_local(local: LocalRule, engine: EngineName) -> LocalRule:
+    """Local work that the engine can run."""
+    if local.framework == "torch" and engine != "torch":
+        raise InputError(
+            f"local: {local!r} is PyTorch's work, which the engine {engine!r} does not run; give ft.LocalSGD or "
+            "ft.LocalOptax, or an ft.torch.problem and engine='torch'"
+        )
+    return local
+
+
 def one_of(name: str, given: Choice, known: Sequence[Choice]) -> Choice:
     """One of a few words."""
     if given not in known:

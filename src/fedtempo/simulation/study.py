@@ -29,6 +29,7 @@ from fedtempo.simulation.arguments import (
     client_times,
     engine_name,
     first_measure,
+    fitting_local,
     fitting_options,
     grid_points,
     local_rule,
@@ -170,12 +171,13 @@ def simulate(
     """
     clients = a_problem(problem).num_clients
     folder = None if checkpoint is None else Folder(Path(checkpoint), description)
+    called = engine_name(engine, problem)
     study = Study(
         problem=problem,
         schemes=fitting_options(some_schemes(schemes, clients), local_rule(local), clients),
         times=client_times(times, clients),
         until=positive(until, "until"),
-        local=local_rule(local),
+        local=fitting_local(local_rule(local), called),
         rules=weight_rules(weights),
         step=_step(step, None if overwrite else folder),
         server_lr=numbers("server_lr", server_lr),
@@ -184,7 +186,7 @@ def simulate(
         points=grid_points(points),
         measure_from=first_measure(measure_from, until),
         dtype=one_of("dtype", dtype, PRECISIONS),
-        engine=engine_name(engine, problem),
+        engine=called,
         surrogate=surrogate_scheme(surrogate, clients),
         per_client=bool(per_client),
         bound=real("bound", bound),

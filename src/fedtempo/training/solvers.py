@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import sqrt
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +74,9 @@ class Job:
 
 class LocalRule(ABC):
     """What a client does with a model; its hyper-parameters are axes of the study."""
+
+    framework: ClassVar[str | None] = None
+    """What problems must be written in for it; None: any that the engine knows."""
 
     @property
     @abstractmethod

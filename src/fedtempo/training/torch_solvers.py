@@ -21,6 +21,7 @@ from fedtempo.training.solvers import _TAKEN, Count, Gradient, Hyper, Job, Local
 class LocalTorch(LocalRule):
     """K steps of an optimizer: `optimizer(parameters, lr=…, **options)` makes it."""
 
+    framework = "torch"
     optimizer: Callable[..., Any]
     steps: int | tuple[int, ...] = field(default=1, kw_only=True)
     lr: Number = field(default=0.1, kw_only=True)

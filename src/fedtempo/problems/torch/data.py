@@ -63,7 +63,7 @@ class Items:
             return self.collate(found)
         except Exception as error:
             raise InputError(
-                f"data: items {', '.join(map(str, list(numbers)[:3]))}, … cannot be collated ({_line(error)}); give "
+                f"data: items {', '.join(map(str, list(numbers)[:3]))}, … cannot be collated ({first_line(error)}); give "
                 "collate=, a function of a list of items that makes a batch of them"
             ) from error
 
@@ -177,7 +177,7 @@ class _Stacks:
         try:
             columns = {name: np.stack([_array(item[name]) for item in items]) for name in names}
         except Exception as error:
-            self.reason = f"the items of {what} cannot be stacked ({_line(error)})"
+            self.reason = f"the items of {what} cannot be stacked ({first_line(error)})"
             return None
         return columns if isinstance(first, Mapping) else tuple(columns.values())
 
@@ -216,6 +216,7 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What went wrong, without the rest."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -131,6 +131,13 @@ def seeded(device: torch.device) -> Iterator[None]:
         yield
 
 
+def seed_generator(number: int, device: torch.device) -> None:
+    """Seed the generator that modules draw from; `torch.manual_seed` does the same for all devices, and slowly."""
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(number)
+
+
 def check_kept_in_python(module: nn.Module, before: Mapping[str, dict[str, Any]]) -> None:
     """Refuse a module that has changed its Python attributes since `python_state` was taken."""
     for name, now in python_state(module).items():

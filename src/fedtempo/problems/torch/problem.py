@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fedtempo.errors import InputError
 from fedtempo.problems.problem import Problem, Weighting, _bounds
 from fedtempo.problems.rows import Tree, check_finite, gather, like
-from fedtempo.problems.torch.data import Collate, Items, gathered
+from fedtempo.problems.torch.data import Collate, Items, first_line, gathered
 from fedtempo.problems.torch.module import FlatModule, as_array, check_kept_in_python, python_state, seeded
 
 Buffers = Literal["average", "client", "frozen"]
@@ -164,7 +164,12 @@ class TorchProblem(Problem):
 
     def loss_of(self, module: nn.Module, batch: Any) -> Tensor:
         """The loss of a batch."""
-        found: Tensor = self._loss_of(*self.output(module, batch))
+        try:
+            found: Tensor = self._loss_of(*self.output(module, batch))
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"the module fails on a batch of {_described(batch)}: {first_line(error)}") from error
         return found
 
     def measures_of(self, module: nn.Module, batch: Any) -> dict[str, Any]:
@@ -189,13 +194,8 @@ class TorchProblem(Problem):
         with seeded(self.device):
             torch.manual_seed(0)
             before = python_state(flat.module)
-            try:
-                flat.collect_gradients()
-                found: Any = self.loss_of(flat.module, few)
-            except InputError:
-                raise
-            except Exception as error:
-                raise InputError(f"model: its loss fails on a batch of {_described(few)}: {_line(error)}") from error
+            flat.collect_gradients()
+            found: Any = self.loss_of(flat.module, few)
             if not isinstance(found, Tensor) or found.dim() != 0:
                 what = (
                     f"has shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"is a {type(found).__name__}"
@@ -214,7 +214,7 @@ class TorchProblem(Problem):
             try:
                 found.backward()
             except Exception as error:
-                raise InputError(f"loss: its backward pass fails: {_line(error)}") from error
+                raise InputError(f"loss: its backward pass fails: {first_line(error)}") from error
             check_kept_in_python(flat.module, before)
             flat.module.eval()
             with torch.no_grad():
@@ -240,7 +240,9 @@ def _device(given: str | torch.device | None) -> torch.device:
         found = torch.device(given)
         torch.zeros(1, device=found)
     except Exception as error:
-        raise InputError(f"device: {given!r} cannot be used ({_line(error)}); give 'cpu', or leave it out") from error
+        raise InputError(
+            f"device: {given!r} cannot be used ({first_line(error)}); give 'cpu', or leave it out"
+        ) from error
     return found
 
 
@@ -263,8 +265,3 @@ def _name(module: nn.Module) -> str:
 def _described(batch: Any) -> str:
     leaves = jax.tree.leaves(batch)
     return ", ".join(f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in leaves if isinstance(x, Tensor))
-
-
-def _line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

@@ -27,7 +27,7 @@ from fedtempo.clock.streams import stream_key
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.problems.problem import Problem
-from fedtempo.problems.torch.module import FlatModule, Values, as_array, as_tensor, seeded
+from fedtempo.problems.torch.module import FlatModule, Values, as_array, as_tensor, seed_generator, seeded
 from fedtempo.problems.torch.problem import TorchProblem
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, kept_as
@@ -179,8 +179,7 @@ class TorchMachine(Machine):
         client, job = (jnp.asarray(_padded(x, capacity)) for x in (piece.client, piece.job))
         rows = np.asarray(self._draw(runs.keys, client, job)).astype(np.int64)
         noise = jnp.stack([_noise_key(seed) for seed in runs.seeds])
-        words = np.asarray(_words(noise, client, job)).astype(np.int64)  # [events, seeds, 2]
-        return LoadedPiece(piece, rows, (words[..., 0] << 31 ^ words[..., 1]) & (2**63 - 1))
+        return LoadedPiece(piece, rows, _numbers(_words(noise, client, job)))
 
     @cached_property
     def _draw(self) -> Callable[..., jax.Array]:
@@ -194,7 +193,10 @@ class TorchMachine(Machine):
         piece = loaded.piece
         with seeded(self.problem.device):
             for event in range(first, last):
-                self._event(state, runs, loaded, event)
+                try:
+                    self._event(state, runs, loaded, event)
+                except InputError as error:
+                    raise InputError(f"client {piece.client[event]}, job {piece.job[event]}: {error}") from error
                 if piece.closes[event]:
                     self._close(state, runs, int(piece.write[event]))
         return state
@@ -212,7 +214,7 @@ class TorchMachine(Machine):
                 hyper = {name: float(values[r]) for name, values in runs.hyper.items()}
                 if rates is not None:
                     hyper[RATE] *= float(rates[client])
-                torch.manual_seed(int(loaded.noise[event, s]))
+                seed_generator(int(loaded.noise[event, s]), self.problem.device)
                 begun = state.own.get((client, cell))
                 key = None
                 if self.task.work.compression is not None:
@@ -486,6 +488,11 @@ def _pairs(saved: Iterable[str], kind: str) -> list[tuple[int, int]]:
     return sorted({(int(client), int(cell)) for _, client, cell, *_ in parts})
 
 
+def job_seed(seed: int, client: int, job: int) -> int:
+    """What PyTorch's generator is seeded with before a job: dropout, and random items, follow from it."""
+    return int(_numbers(_words(_noise_key(seed)[None], jnp.int32(client)[None], jnp.int32(job)[None]))[0, 0])
+
+
 def _noise_key(seed: int) -> jax.Array:
     words = jnp.asarray(np.array(stream_key("noise in training", seed), dtype=np.uint32))
     key: jax.Array = jax.random.wrap_key_data(words, impl="threefry2x32")
@@ -502,6 +509,12 @@ def _words(keys: jax.Array, client: jax.Array, job: jax.Array) -> jax.Array:
     of_event = jax.vmap(of_job, (0, None, None))
     found: jax.Array = jax.vmap(of_event, (None, 0, 0))(keys, client, job)
     return found
+
+
+def _numbers(words: jax.Array) -> NDArray[np.int64]:
+    """Two words of 32 bits as one number of 63."""
+    pair = np.asarray(words).astype(np.uint64)
+    return ((pair[..., 0] << np.uint64(31)) ^ pair[..., 1]).astype(np.int64) & np.int64(2**63 - 1)
 
 
 def _padded(column: NDArray[Any], capacity: int) -> NDArray[Any]:

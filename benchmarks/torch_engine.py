@@ -1,0 +1,184 @@
+"""A PyTorch module on the clock against a tidy loop in plain PyTorch: client steps a second, on the same work.
+
+    loop        one's own: a module copy a job, torch.optim.SGD, rows by a tensor of numbers; the same timeline, weights
+                and batches
+    torch       ft.simulate(engine="torch")
+    compiled    ft.simulate through torchax, where it is installed (engine="events" on a processor, "waves" on a GPU)
+
+All train the same module from the same weights under asynchronous FedAvg or FedFix, K steps of 64 rows a job, one run
+or several learning rates. Contestants take turns; the figure is the median of the repeats. Evaluation is left out.
+
+    make bench-torch
+    python benchmarks/torch_engine.py --models mlp cnn --repeats 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fedtempo as ft
+from fedtempo.errors import InputError
+
+BATCH = 64
+
+
+def mlp() -> nn.Module:
+    """784 → 128 → 10."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def cnn() -> nn.Module:
+    """Two 5×5 layers with pooling, as McMahan et al. (2017) have them for CIFAR-10, smaller."""
+    first = (nn.Conv2d(3, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
+    second = (nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(4096, 512), nn.ReLU(), nn.Linear(512, 10))
+
+
+def small_cnn() -> nn.Module:
+    """Two 3×3 layers on 28×28."""
+    first = (nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+    second = (nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(784, 10))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "mlp": (mlp, (1, 28, 28), 3000),
+    "small cnn": (small_cnn, (1, 28, 28), 600),
+    "cnn": (cnn, (3, 32, 32), 60),
+}
+"""Module, shape of a row, client steps on a processor."""
+
+
+def clients(count: int, shape: tuple[int, ...], rows: int = 256) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Rows of noise: only time is measured."""
+    made = torch.Generator().manual_seed(0)
+    return [
+        (torch.randn(rows, *shape, generator=made), torch.randint(0, 10, (rows,), generator=made)) for _ in range(count)
+    ]
+
+
+def loop(
+    module: nn.Module, data: Any, scheme: ft.Scheme, times: ft.FixedTimes, until: Any, steps: int, device: torch.device
+) -> tuple[int, float]:
+    """Algorithm 1 in plain PyTorch; client steps, and seconds."""
+    line = ft.timeline(scheme, times, until=until)
+    applied = ft.weights(scheme, times).applied(line)
+    model = copy.deepcopy(module).to(device)
+    rows = [(x.to(device), y.to(device)) for x, y in data]
+    versions = {0: {name: p.detach().clone() for name, p in model.named_parameters()}}
+    last = dict(zip(line.base.tolist(), line.round_of_update.tolist(), strict=True))
+    generator = torch.Generator().manual_seed(0)
+    _synchronize(device)
+    begin, update = time.perf_counter(), 0
+    for closed in line.rounds:
+        n = closed.number
+        theta = {name: p.clone() for name, p in versions[n].items()}
+        for client, base in zip(closed.participants, closed.base_versions, strict=True):
+            with torch.no_grad():
+                for name, p in model.named_parameters():
+                    p.copy_(versions[base][name])
+            solver = torch.optim.SGD(model.parameters(), lr=0.01)
+            x, y = rows[client]
+            for _ in range(steps):
+                which = torch.randint(len(y), (BATCH,), generator=generator).to(device)
+                solver.zero_grad()
+                F.cross_entropy(model(x[which]), y[which]).backward()
+                solver.step()
+            with torch.no_grad():
+                for name, p in model.named_parameters():
+                    theta[name].add_(p - versions[base][name], alpha=float(applied[update]))
+            update += 1
+        versions[n + 1] = theta
+        versions = {v: m for v, m in versions.items() if v == n + 1 or last.get(v, -1) > n}
+    _synchronize(device)
+    return update * steps, time.perf_counter() - begin
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def simulated(
+    problem: Any, scheme: ft.Scheme, times: Any, until: Any, steps: int, rates: list[float], engine: str
+) -> Any:
+    """Client steps, and seconds without compiling and setting up: a long run less a short one."""
+    local = ft.LocalSGD(steps=steps, lr=rates, batch_size=BATCH)
+    found = []
+    for end in (until / 10, until):
+        begin = time.perf_counter()
+        history = ft.simulate(problem, scheme, times, until=end, local=local, points=2, engine=engine)
+        found.append(
+            (
+                float(history.dataset.updates.isel(time=-1).sum()) * steps * len(rates),
+                time.perf_counter() - begin - history.dataset.attrs["compile_seconds"],
+            )
+        )
+    return found[1][0] - found[0][0], found[1][1] - found[0][1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rates", type=int, default=1, help="learning rates, trained together")
+    parser.add_argument("--scale", type=float, default=1.0, help="times the number of client steps")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--scheme", default="async", choices=("async", "fedfix"))
+    parser.add_argument("--engines", nargs="+", default=["loop", "torch", "compiled"])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    compiled = "waves" if jax.default_backend() != "cpu" else "events"
+    times = ft.FixedTimes([f"{k + 10}/{options.clients + 10}" for k in range(options.clients)])
+    scheme = ft.AsyncFedAvg() if options.scheme == "async" else ft.FedFix("1/2")
+    pace = sum(1 / float(t) for t in times.mean_time)
+    rates = [0.01 * 2 ** (-k / 4) for k in range(options.rates)]
+    results: list[dict[str, Any]] = []
+    print(f"\n{options.scheme}, {options.clients} clients, K = {options.steps}, {options.rates} rates, {device}")
+    print("| module | contestant | client steps a second | × the loop |\n|---|---|---|---|")
+    for name in options.models:
+        make, shape, size = MODELS[name]
+        torch.manual_seed(0)
+        module, data = make(), clients(options.clients, shape)
+        problem = ft.torch.problem(model=module, loss=F.cross_entropy, data=data, device=device)
+        until = max(2, round(size * options.scale / options.steps / pace))
+        found: dict[str, list[float]] = {}
+        for _ in range(options.repeats):
+            for engine in options.engines:
+                try:
+                    if engine == "loop":
+                        steps, seconds = loop(module, data, scheme, times, until, options.steps, device)
+                    else:
+                        called = compiled if engine == "compiled" else engine
+                        steps, seconds = simulated(problem, scheme, times, until, options.steps, rates, called)
+                except InputError as error:
+                    print(f"| {name} | {engine} | {error} | |")
+                    continue
+                found.setdefault(engine, []).append(steps / seconds)
+        own = statistics.median(found["loop"]) if "loop" in found else float("nan")
+        for engine, values in found.items():
+            rate = statistics.median(values)
+            results.append({"model": name, "contestant": engine, "steps_per_second": rate, "ratio": rate / own})
+            print(f"| {name} | {engine} | {rate:,.0f} | {rate / own:.2f} |")
+    if options.out:
+        with open(options.out, "w", encoding="utf-8") as file:
+            json.dump({"options": vars(options), "torch": torch.__version__, "results": results}, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
