@@ -114,11 +114,11 @@ def test_items_that_cannot_be_stacked_are_collated() -> None:
     rows, _ = padded([Ragged()[i] for i in range(12)])
     wanted = losses(data=[(rows[part], Y[part]) for part in PARTS])
     assert losses(data=Ragged(), parts=PARTS, collate=padded) == wanted
-    with pytest.raises(ft.InputError, match="cannot be collated .* give collate="):
+    with pytest.raises(ft.InputError, match=r"cannot be collated .* give collate="):
         losses(data=Ragged(), parts=[[0, 1, 2, 3], [4, 5], [6, 7]])
-    with pytest.raises(ft.InputError, match="client 1, job 0: the module fails on a batch of float32"):
+    with pytest.raises(ft.InputError, match=r"client 1, job 0: the module fails on a batch of float32"):
         losses(data=Ragged(), parts=PARTS)
-    with pytest.raises(ft.InputError, match="cannot be stacked .* leave out stack=True"):
+    with pytest.raises(ft.InputError, match=r"cannot be stacked .* leave out stack=True"):
         losses(data=Ragged(), parts=PARTS, stack=True)
 
 
@@ -195,12 +195,12 @@ def test_bad_input_is_one_line_that_says_what_to_do(given, said) -> None:
 
 def test_engines_and_local_work_that_do_not_fit_are_refused() -> None:
     problem = ft.torch.problem(model=linear(), loss=F.cross_entropy, data=[(X, Y)] * 3)
-    with pytest.raises(ft.InputError, match="tensorfloat32|float32 or float64"):
+    with pytest.raises(ft.InputError, match=r"tensorfloat32|float32 or float64"):
         ft.simulate(problem, ft.FedAvg(), TIMES, until=6, dtype="tensorfloat32", engine="torch")
-    with pytest.raises(ft.InputError, match="ft.torch.problem"):
+    with pytest.raises(ft.InputError, match=r"ft.torch.problem"):
         ft.simulate(ft.problems.digits(clients=3), ft.FedAvg(), TIMES, until=6, engine="torch")
     local = ft.torch.LocalTorch(torch.optim.AdamW, lr=0.1)
-    with pytest.raises(ft.InputError, match="PyTorch"):
+    with pytest.raises(ft.InputError, match=r"PyTorch"):
         ft.simulate(ft.problems.digits(clients=3), ft.FedAvg(), TIMES, until=6, local=local)
-    with pytest.raises(ft.InputError, match="cannot be made"):
+    with pytest.raises(ft.InputError, match=r"cannot be made"):
         ft.torch.LocalTorch(torch.optim.AdamW, lr=0.1, options={"speed": 3})

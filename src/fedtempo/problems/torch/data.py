@@ -63,8 +63,8 @@ class Items:
             return self.collate(found)
         except Exception as error:
             raise InputError(
-                f"data: items {', '.join(map(str, list(numbers)[:3]))}, … cannot be collated ({first_line(error)}); give "
-                "collate=, a function of a list of items that makes a batch of them"
+                f"data: items {', '.join(map(str, list(numbers)[:3]))}, … cannot be collated ({first_line(error)}); "
+                "give collate=, a function of a list of items that makes a batch of them"
             ) from error
 
 
