@@ -1,6 +1,7 @@
 """Trained parameters: a pytree, its leaves named by where they lie, and a file of plain arrays for them.
 
-A leaf's path is "layers/0/w"; the path of a tree that is one leaf is "".
+A leaf's path is "layers/0/w"; the path of a tree that is one leaf is "". A problem's state is kept beside the
+parameters, its leaves as "state:bn/mean".
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fedtempo.errors import DataMissing, InputError
 from fedtempo.files import write_whole
 
 KIND = "fedtempo model"
+_STATE = "state:"
 
 
 def leaf_paths(tree: Any) -> list[str]:
@@ -70,10 +72,17 @@ def _nested(leaves: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The parameters that one run ended with, and which run it was."""
+    """The parameters that one run ended with, which run it was, and the problem's state."""
 
     parameters: Any
     where: Mapping[str, Any] = field(default_factory=dict)
+    state: Any = None
+    """None where the problem has none."""
+
+    @property
+    def params(self) -> Any:
+        """The parameters, as a loss calls them."""
+        return self.parameters
 
     def save(self, path: str | Path) -> None:
         """Write the leaves as an .npz file, by their paths; NumPy reads it, nothing in it is pickled."""
@@ -85,6 +94,9 @@ class Model:
         if path.suffix != ".npz":
             raise InputError(f"{path}: models are written as .npz; name the file {path.with_suffix('.npz').name}")
         leaves = dict(zip(leaf_paths(self.parameters), jax.tree_util.tree_leaves(self.parameters), strict=True))
+        state = [_STATE + path for path in leaf_paths(self.state)]
+        leaves |= dict(zip(state, jax.tree_util.tree_leaves(self.state), strict=True))
+        note = {"kind": KIND, "where": dict(self.where), **({"state": state} if state else {})}
         for name, leaf in leaves.items():
             if np.asarray(leaf).dtype.kind not in "biufc":
                 raise InputError(f"{path}: the leaf {name!r} is no array of plain numbers; convert it before saving")
@@ -92,7 +104,7 @@ class Model:
         def write(file: BinaryIO) -> None:
             # savez would refuse a leaf with the name of one of its own arguments
             with zipfile.ZipFile(file, "w") as archive:
-                archive.comment = json.dumps({"kind": KIND, "where": dict(self.where)}).encode()
+                archive.comment = json.dumps(note).encode()
                 for name, leaf in leaves.items():
                     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                         np.lib.format.write_array(member, np.asarray(leaf), allow_pickle=False)
@@ -115,7 +127,8 @@ class Model:
             raise InputError(f"{path}: not a model that fedtempo saved ({error}); give an .npz file") from None
         if not leaves:
             raise InputError(f"{path}: no arrays in it; give an .npz file that Model.save wrote")
-        return cls(tree_of(leaves), note.get("where", {}))
+        state = {name.removeprefix(_STATE): leaves.pop(name) for name in note.get("state", ()) if name in leaves}
+        return cls(tree_of(leaves), note.get("where", {}), tree_of(state) if state else None)
 
 
 def must_exist(path: Path, what: str) -> None:
