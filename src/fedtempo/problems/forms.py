@@ -71,7 +71,7 @@ class LossForm:
     def training(self, params: Tree, batch: Tree, key: jax.Array | None, state: Tree) -> tuple[Any, Tree]:
         """The loss of a step, and the state after it."""
         if self.stateful:
-            value, new = self.function(params, batch, key, state)
+            value, new = self.function(params, batch, key, fresh(state))
             return value, jax.tree.map(lambda old, x: jnp.asarray(x, dtype=old.dtype), state, new)
         return (self.function(params, batch, key) if self.keyed else self.function(params, batch)), state
 
@@ -79,7 +79,7 @@ class LossForm:
         """The loss of a model as it is measured: without a key."""
         if not self.stateful:
             return self.function(params, batch, None) if self.keyed else self.function(params, batch)
-        found = self.function(params, batch, None, state)
+        found = self.function(params, batch, None, fresh(state))
         return found[0] if isinstance(found, tuple) else found
 
     def checked(self, params: Tree, batch: Tree, key: jax.Array | None, state: Tree = ()) -> Any:
@@ -88,7 +88,7 @@ class LossForm:
             return self.evaluation(params, batch, state)
         if not self.stateful:
             return self.function(params, batch, key)
-        found = self.function(params, batch, key, state)
+        found = self.function(params, batch, key, fresh(state))
         if not (isinstance(found, tuple) and len(found) == 2):
             raise InputError("loss(params, batch, key, state) returns no pair; return (mean loss, new state)")
         if not _alike(found[1], state):
@@ -108,7 +108,14 @@ def metric_form(function: Loss, name: str, state: Any) -> Callable[[Tree, Tree, 
         raise InputError(
             f"metric {name!r} {why}; write metric(params, batch), or metric(params, batch, state) beside a state="
         )
-    return function if given == 3 else lambda params, batch, state: function(params, batch)
+    if given == 3:
+        return lambda params, batch, state: function(params, batch, fresh(state))
+    return lambda params, batch, state: function(params, batch)
+
+
+def fresh(state: Tree) -> Tree:
+    """The same state in containers of its own: functions may change, or use up, those that they are given."""
+    return jax.tree.map(lambda x: x, state)
 
 
 def state_shapes(state: Any) -> Tree:

@@ -30,6 +30,7 @@ from fedtempo.problems.forms import (
     first_line,
     is_function,
     metric_form,
+    num_required,
     state_of,
     state_shapes,
 )
@@ -219,8 +220,8 @@ class Problem:
             check(form.checked, what="loss", key=jax.eval_shape(lambda: jax.random.key(0)), **state)
             check(form.checked, what="loss", key=None, **state)
         for name, function in self.metrics.items():
-            takes_state = metric_form(function, name, self.state) is function
-            check(function, what=f"metric {name!r}", **(state if takes_state else {}))
+            metric_form(function, name, self.state)
+            check(function, what=f"metric {name!r}", **(state if num_required(function) == 3 else {}))
 
     @property
     def num_clients(self) -> int:
