@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn

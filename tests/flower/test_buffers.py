@@ -10,9 +10,9 @@ import pytest
 import fedtempo as ft
 from fedtempo.errors import InputError
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy, compressing
+from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.compressing import BUFFERS, MARKER
 from fedtempo.flower.validator import Contribution, Refused, ReplyValidator
-from fedtempo.training.buffers import Buffers
 from fedtempo.training.compression import QSGD, LowRank, TopK
 from support.flower_fake import SECOND, FakeGrid, answer, arrays_of, make_message, on, record_of
 

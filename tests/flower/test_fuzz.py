@@ -194,7 +194,7 @@ class PlainServer:
                 self.factor = to.factor
 
     def _averaged(self) -> dict[str, np.ndarray]:
-        """By the equations of `fedtempo.training.buffers`."""
+        """By the equations of `fedtempo.flower.buffers`."""
         old, total = self.buffers[-1], sum(weight for weight, _ in self._values)
         if not self._values:
             return old

@@ -18,13 +18,13 @@ import fedtempo as ft
 import fedtempo.flower.strategy as strategy_module
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy, recorded, replay
+from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.record import scheme_of
 from fedtempo.flower.state import RunFolder
 from fedtempo.flower.training import Training
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
 from fedtempo.schemes.options import SchemeOptions
 from fedtempo.simulation.engine.oracle import oracle
-from fedtempo.training.buffers import Buffers
 from fedtempo.training.server_rules import ServerOptimizer
 from support.flower_fake import (
     SECOND,

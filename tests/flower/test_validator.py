@@ -7,9 +7,8 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 from fedtempo.errors import InputError
-from fedtempo.flower.arrays import model_of, read, record_of
+from fedtempo.flower.arrays import finite, model_of, read, record_of
 from fedtempo.flower.validator import Contribution, Refused, ReplyValidator
-from fedtempo.training.buffers import finite
 from support.flower_fake import answer, make_message
 
 BASE = {

@@ -314,7 +314,7 @@ def test_a_function_makes_another_model_for_each_seed() -> None:
 def study(folder: Path | None, **more):
     problem = ft.torch.problem(model=Noisy(), loss=F.cross_entropy, data=words(), buffers="client")
     schemes = [ft.FedFix("3/2"), ft.AsyncFedAvg().using(correction=ft.Scaffold(), compression=ft.TopK(0.5))]
-    local = ft.LocalSGD(steps=2, lr=[0.1, 0.2], momentum=0.5, batch_size=4)
+    local = ft.LocalSGD(steps=2, lr=[0.1, 0.2], batch_size=4)
     return ft.simulate(
         problem, schemes, ft.FixedTimes(["1", "2", "3"]), until=30, local=local, seeds=[0, 1], checkpoint=folder, **more
     )

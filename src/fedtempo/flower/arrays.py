@@ -5,6 +5,7 @@ Flower's `Array.numpy()` does the same and parses each header anew, which for sm
 
 from __future__ import annotations
 
+import cmath
 import io
 from functools import lru_cache
 from typing import Any
@@ -15,7 +16,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
-from fedtempo.training.buffers import Arrays, finite
+
+Arrays = dict[str, NDArray[Any]]
+"""A model: arrays by name."""
 
 _STYPE = "numpy.ndarray"
 _PREFIX = 10  # magic, version and the header's length, in format 1.0
@@ -42,6 +45,20 @@ def model_of(record: ArrayRecord) -> Arrays:
                 "numbers"
             )
     return arrays
+
+
+def finite(*arrays: NDArray[Any]) -> bool:
+    """Whether every number is; sums, which are looked at first, seldom leave a doubt."""
+    with np.errstate(all="ignore"):
+        return all(map(_finite, arrays))
+
+
+def _finite(array: NDArray[Any]) -> bool:
+    if array.dtype.kind not in "fc":
+        return True
+    if array.dtype == np.float16:  # whose sums are slow and soon too large; all bits of the exponent: not finite
+        return bool((array.view(np.uint16) & 0x7FFF).max(initial=0) < 0x7C00)
+    return cmath.isfinite(np.add.reduce(array, axis=None)) or bool(np.isfinite(array).all())
 
 
 def record_of(arrays: Arrays) -> ArrayRecord:
@@ -86,3 +103,18 @@ def _parsed(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     npy.read_magic(buffer)
     shape, fortran, dtype = npy.read_array_header_1_0(buffer)
     return shape, fortran, dtype
+
+
+def whole(total: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
+    """Numbers as whole ones or booleans, at the end of their type where they are beyond."""
+    total = np.rint(total)
+    if kind.kind == "b":
+        return np.asarray(total > 0)
+    room = np.iinfo(kind)
+    return np.asarray(np.clip(total, float(room.min), _top(room.max)).astype(kind))
+
+
+def _top(most: int) -> float:
+    """The largest float that a whole number up to `most` can hold: 2⁶³ − 1 as a float is 2⁶³, which flips over."""
+    top = float(most)
+    return float(np.nextafter(top, 0.0)) if top > most else top

@@ -21,9 +21,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType
 
 from fedtempo.errors import InputError
-from fedtempo.flower.arrays import read, record_of
+from fedtempo.flower.arrays import Arrays, finite, read, record_of
 from fedtempo.registry import only_named
-from fedtempo.training.buffers import Arrays, finite
 from fedtempo.training.compression.method import Compression, Parts
 from fedtempo.training.compression.named import compression_of
 from fedtempo.training.compression.wire import Payload, WireState, decode, encode, first_state, job_key, slots_of

@@ -19,6 +19,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from fedtempo.clock.events import Arrived, Event, Failed, Job, Joined, Left, Tick
+from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.client_registry import Change, ClientRegistry, Node, named
 from fedtempo.flower.clock import TransportCosts, seconds
 from fedtempo.flower.compressing import BUFFERS
@@ -32,7 +33,6 @@ from fedtempo.flower.settings import Settings
 from fedtempo.flower.transport import Reply, Stray
 from fedtempo.flower.validator import Contribution, Refused, ReplyValidator
 from fedtempo.flower.versions import Versions
-from fedtempo.training.buffers import Buffers
 
 _EXPIRED = 3
 """Flower's code for a message that it no longer knows: its time to live is over."""

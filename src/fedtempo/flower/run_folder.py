@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from fedtempo import files
 from fedtempo.errors import DataMissing, FedtempoError, InputError, ResultsConflict, StorageError
-from fedtempo.training.buffers import Arrays
+from fedtempo.flower.arrays import Arrays
 
 fcntl: ModuleType | None
 try:

@@ -18,10 +18,10 @@ from fedtempo.clock.ticks import exact, positive
 from fedtempo.clock.times import FixedTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
+from fedtempo.flower.buffers import AUTO
 from fedtempo.flower.clock import NANOSECOND, Clock
 from fedtempo.flower.guard import Mode
 from fedtempo.schemes.named import Scheme
-from fedtempo.training.buffers import AUTO
 from fedtempo.weighting.long_run import LongRun
 from fedtempo.weighting.measured import OnlineWeights, measured_of
 from fedtempo.weighting.weight_rules import WeightRule

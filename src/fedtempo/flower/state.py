@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedtempo.errors import FedtempoError, InputError, ResultsConflict, StorageError
+from fedtempo.flower.arrays import Arrays
 from fedtempo.flower.client_registry import ClientRegistry
 from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.journal import Journal
@@ -28,7 +29,6 @@ from fedtempo.flower.reply_handler import ReplyHandler
 from fedtempo.flower.run_folder import RunFolder
 from fedtempo.flower.settings import BEFORE_STEPS, UNIFORM, Settings
 from fedtempo.flower.versions import Memory
-from fedtempo.training.buffers import Arrays
 
 log = logging.getLogger("flwr")
 

@@ -21,6 +21,7 @@ from flwr.serverapp import strategy as flower
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact, exact, positive, positive_int
 from fedtempo.errors import InputError
+from fedtempo.flower.buffers import AUTO
 from fedtempo.flower.clock import Clock, WallClock, nanoseconds
 from fedtempo.flower.evaluation import EVALUATION, EvaluateFn, weighted_mean
 from fedtempo.flower.examples import MAX_EXAMPLES
@@ -48,7 +49,6 @@ from fedtempo.flower.state import Resume
 from fedtempo.flower.training import Training
 from fedtempo.schemes import named as schemes
 from fedtempo.schemes.named import Scheme
-from fedtempo.training.buffers import AUTO
 from fedtempo.weighting.measured import Measured
 from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule

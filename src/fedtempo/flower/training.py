@@ -26,7 +26,8 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedtempo.clock.events import Arrived, Deadline, Event, Failed, Job, Joined, Left, Round, Tick
-from fedtempo.flower.arrays import model_of
+from fedtempo.flower.arrays import Arrays, model_of
+from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.clock import NANOSECOND, TrainingClock, TransportCosts, seconds
 from fedtempo.flower.estimates import Estimates
 from fedtempo.flower.evaluation import ClientEvaluation, Evaluated, EvaluateFn, Evaluator, shown
@@ -43,7 +44,6 @@ from fedtempo.flower.stopping import Stop
 from fedtempo.flower.transport import FlowerTransport
 from fedtempo.flower.validator import Contribution, Refused, norm_of
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
-from fedtempo.training.buffers import Arrays, Buffers
 
 log = logging.getLogger("flwr")
 

@@ -16,11 +16,11 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedtempo.flower.arrays import read, size
+from fedtempo.flower.arrays import Arrays, read, size
+from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.compressing import MARKER, decompressed
 from fedtempo.flower.metrics import Remark, bad_count, bounded, too_long
 from fedtempo.flower.text import last_words
-from fedtempo.training.buffers import Arrays, Buffers
 
 _GROWTHS_KEPT = 101
 _FEW_BATCHES = 1000.0

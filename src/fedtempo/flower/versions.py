@@ -18,8 +18,8 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
-from fedtempo.flower.arrays import read, record_of
-from fedtempo.training.buffers import Arrays, Buffers, finite
+from fedtempo.flower.arrays import Arrays, finite, read, record_of
+from fedtempo.flower.buffers import Buffers
 
 if TYPE_CHECKING:
     from fedtempo.training.server_rules import Server, ServerRule

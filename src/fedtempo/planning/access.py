@@ -29,6 +29,7 @@ class Access:
     """A problem whose rows are counted as they are looked at."""
 
     def __init__(self, problem: Problem, seed: int = 0) -> None:
+        plain = problem.plain_loss("the planner")
         self.problem = problem
         self.used = 0
         """Accesses so far."""
@@ -42,7 +43,7 @@ class Access:
         self._order = np.argsort(uniforms(stream_key("pilot order", seed), clients, 0), kind="stable")
 
         def loss(point: Any, row: Any) -> Any:
-            return problem.loss(back(point), jax.tree.map(lambda leaf: leaf[None], row))
+            return plain(back(point), jax.tree.map(lambda leaf: leaf[None], row))
 
         def bent(point: Any, direction: Any, row: Any) -> Any:
             return jax.jvp(lambda at: jax.grad(loss)(at, row), (point,), (direction,))[1]

@@ -1,7 +1,8 @@
 """The federated problem: L(θ) = Σ_i p_i L_i(θ), with L_i the mean loss of client i's rows (section 2.1, equation 1).
 
 θ is `params`, any pytree of floating arrays; p_i is `importance`; M is `num_clients`. A problem has two functions:
-init(key) gives θ, and loss(params, batch) is the mean of ℓ(θ; row) over the batch's rows.
+init(key) gives θ, and loss(params, batch) is the mean of ℓ(θ; row) over the batch's rows. forms.py has the forms of a
+loss that also takes a key, or a key and a state.
 """
 
 from __future__ import annotations
@@ -12,24 +13,32 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact, text
 from fedtempo.errors import InputError
+from fedtempo.problems.forms import (
+    Loss,
+    LossForm,
+    first_line,
+    is_function,
+    metric_form,
+    num_required,
+    state_of,
+    state_shapes,
+)
 from fedtempo.problems.rows import Ints, Tree, check_finite, deal, described, gather, leaf_names, like
 
 Init = Callable[[jax.Array], Tree]
 """init(key) -> params"""
-
-Loss = Callable[[Tree, Tree], Any]
-"""loss(params, batch) -> the mean over the batch's rows, a scalar; metrics are of the same kind."""
 
 
 def shapes_of(init: Init) -> Tree:
@@ -38,7 +47,7 @@ def shapes_of(init: Init) -> Tree:
         shapes = jax.eval_shape(lambda: init(jax.random.key(0)))
     except Exception as error:
         raise InputError(
-            f"init(key) fails ({_first_line(error)}); it takes a jax.random key and returns a pytree of floating arrays"
+            f"init(key) fails ({first_line(error)}); it takes a jax.random key and returns a pytree of floating arrays"
         ) from error
     leaves = jax.tree.leaves(shapes)
     if not leaves:
@@ -55,33 +64,35 @@ def _two_rows(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((2, *leaf.shape[1:]), kind)  # type: ignore[no-untyped-call]
 
 
-def check_mean(function: Loss, params: Tree, rows: Tree, what: str) -> None:
-    """Refuses a function that is not a scalar of (params, a batch of such rows), without running it."""
+def check_mean(function: Loss, params: Tree, rows: Tree, what: str, **more: Any) -> None:
+    """Refuses a function that is not a scalar of (params, a batch of such rows), without running it.
+
+    `more` are the arguments after these, by name: a key or None, the shapes of a state.
+    """
+    call = f"({', '.join(('params', 'batch', *more))})"
     if not callable(function):
-        raise InputError(f"{what}: {function!r} is not a function of (params, batch)")
+        raise InputError(f"{what}: {function!r} is not a function of {call}")
     batch = jax.tree.map(_two_rows, rows)
     given = f"parameters {described(params)} and a batch {described(batch)}"
+    call = f"{what}{call}"
     try:
-        found = jax.eval_shape(function, params, batch)
+        found = jax.eval_shape(function, params, batch, *more.values())
+    except InputError:
+        raise
     except Exception as error:
-        raise InputError(f"{what}(params, batch) fails on {given}: {_first_line(error)}") from error
+        without = " without a key" if "key" in more and more["key"] is None else ""
+        raise InputError(f"{call} fails{without} on {given}: {first_line(error)}") from error
     if not isinstance(found, jax.ShapeDtypeStruct):
         raise InputError(
-            f"{what}(params, batch) returns {len(jax.tree.leaves(found))} values in a "
+            f"{call} returns {len(jax.tree.leaves(found))} values in a "
             f"{type(found).__name__}; return one scalar, the mean over the batch's rows"
         )
     if found.shape != ():
         raise InputError(
-            f"{what}(params, batch) is not a scalar: its shape is {found.shape} on {given}; "
-            "return the mean over the batch's rows"
+            f"{call} is not a scalar: its shape is {found.shape} on {given}; return the mean over the batch's rows"
         )
     if not jnp.issubdtype(found.dtype, jnp.floating):
-        raise InputError(f"{what}(params, batch) is a {found.dtype}; return a floating scalar, the mean over the rows")
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+        raise InputError(f"{call} is a {found.dtype}; return a floating scalar, the mean over the rows")
 
 
 Weighting = str | Iterable[Exact] | Importance
@@ -92,10 +103,14 @@ class Problem:
     """Clients' rows, a loss and the importance of each client.
 
     `init(key)` gives parameters, any pytree of floating arrays. `loss(params, batch)` is the mean loss of the batch's
-    rows. `data` has one array, or one pytree of arrays, per client: rows first, lengths as they come. `test` is a tree
-    of the same kind. `metrics` maps names to functions like `loss`, such as an accuracy. `importance` is "uniform",
-    "rows" (in proportion to row counts) or one value per client. `arguments` are those of the function that made a
-    problem with this name; `spec` repeats them.
+    rows. `loss(params, batch, key)` may draw from `key`, in training; where a model is measured the key is None. With
+    `state`, a pytree of arrays or a function of the key that `init` gets, `loss(params, batch, key, state)` returns
+    (mean loss, new state): running statistics, which are averaged and not trained.
+
+    `data` has one array, or one pytree of arrays, per client: rows first, lengths as they come. `test` is a tree of the
+    same kind. `metrics` maps names to functions like `loss`, such as an accuracy, of (params, batch) or of (params,
+    batch, state). `importance` is "uniform", "rows" (in proportion to row counts) or one value per client. `arguments`
+    are those of the function that made a problem with this name; `spec` repeats them.
 
     The clients' rows lie end to end in `rows`, a tree of read-only NumPy arrays: client i owns rows `offsets[i]` up to
     `offsets[i + 1]`. Whole numbers of 64 bits are kept in 32.
@@ -105,7 +120,11 @@ class Problem:
     """What its functions are written in."""
     init: Init
     loss: Loss
+    form: LossForm
+    """What the loss takes, and the loss as it is trained on and as it is measured."""
     metrics: dict[str, Loss]
+    state: Any
+    """The state to begin with, or a function of a key that makes one; None if there is none."""
     rows: Tree
     offsets: Ints
     test: Tree | None
@@ -124,11 +143,12 @@ class Problem:
         test: Tree | None = None,
         importance: Weighting = "uniform",
         metrics: Mapping[str, Loss] | None = None,
+        state: Any = None,
         name: str = "problem",
         description: str | None = None,
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        self._set(init, loss, *gather(data), test, None, importance, metrics, name, description, arguments)
+        self._set(init, loss, *gather(data), test, None, importance, metrics, state, name, description, arguments)
 
     @classmethod
     def from_rows(
@@ -142,6 +162,7 @@ class Problem:
         test_parts: Sequence[Any] | None = None,
         importance: Weighting = "uniform",
         metrics: Mapping[str, Loss] | None = None,
+        state: Any = None,
         name: str = "problem",
         description: str | None = None,
         arguments: Mapping[str, object] | None = None,
@@ -159,7 +180,7 @@ class Problem:
                     f"test_parts: {len(test_parts)} for {len(parts)} clients; give test rows, and one each"
                 )
             test, sizes = deal(test, test_parts)
-        made._set(init, loss, *deal(rows, parts), test, sizes, importance, metrics, name, description, arguments)
+        made._set(init, loss, *deal(rows, parts), test, sizes, importance, metrics, state, name, description, arguments)
         return made
 
     def _set(
@@ -172,11 +193,12 @@ class Problem:
         test_sizes: Ints | None,
         importance: Weighting,
         metrics: Mapping[str, Loss] | None,
+        state: Any,
         name: str,
         description: str | None,
         arguments: Mapping[str, object] | None,
     ) -> None:
-        self.init, self.loss, self.metrics = init, loss, dict(metrics or {})
+        self.init, self.loss, self.metrics, self.state = init, loss, dict(metrics or {}), state
         self.name, self.description = str(name), description
         self._arguments = None if arguments is None else {key: _plain(value) for key, value in arguments.items()}
         self._pooled = False
@@ -188,9 +210,21 @@ class Problem:
         if test is not None:
             check_finite(self.test, None)
         self._weigh(importance, sizes)
-        check_mean(loss, self.parameter_shapes, rows, "loss")
-        for metric, function in self.metrics.items():
-            check_mean(function, self.parameter_shapes, rows, f"metric {metric!r}")
+        self._check_functions()
+
+    def _check_functions(self) -> None:
+        """Finds their forms, and refuses what is none, without running them."""
+        check = partial(check_mean, params=self.parameter_shapes, rows=self.rows)
+        self.form = form = LossForm.of(self.loss, self.state)
+        state = {"state": self.state_shapes} if form.stateful else {}
+        if form.plain:
+            check(self.loss, what="loss")
+        else:
+            check(form.checked, what="loss", key=jax.eval_shape(lambda: jax.random.key(0)), **state)
+            check(form.checked, what="loss", key=None, **state)
+        for name, function in self.metrics.items():
+            metric_form(function, name, self.state)
+            check(function, what=f"metric {name!r}", **(state if num_required(function) == 3 else {}))
 
     @property
     def num_clients(self) -> int:
@@ -216,6 +250,39 @@ class Problem:
     def num_parameters(self) -> int:
         """Numbers in one model."""
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.parameter_shapes))
+
+    @cached_property
+    def state_shapes(self) -> Tree:
+        """The state's tree, with a `jax.ShapeDtypeStruct` for each array; () if there is none."""
+        return state_shapes(self.state)
+
+    def initial_state(self, key: jax.Array) -> Tree:
+        """The state to begin with, by the key that `init` gets; () if there is none."""
+        return state_of(self.state, key)
+
+    @property
+    def measures(self) -> dict[str, Callable[[Tree, Tree, Tree], Any]]:
+        """The loss and the metrics as they are measured, of (params, batch, state)."""
+        metrics = {name: metric_form(function, name, self.state) for name, function in self.metrics.items()}
+        return {"loss": self.form.evaluation, **metrics}
+
+    def plain_loss(self, who: str) -> Loss:
+        """loss(params, batch), for what knows no other form."""
+        if not self.form.plain:
+            raise InputError(
+                f"{who} needs a loss of (params, batch) alone, and this problem's takes a key"
+                f"{' and a state' if self.form.stateful else ''}; give a problem without"
+            )
+        return self.loss
+
+    @property
+    def module_names(self) -> dict[str, str] | None:
+        """Of a PyTorch module: the names of its state dict, each with the one that it is kept under; else None."""
+        return None
+
+    def fixed_arrays(self, seeds: Sequence[int]) -> dict[str, tuple[bool, NDArray[Any]]]:
+        """Arrays of a module that are not trained: whether there is one for each of the seeds, and it."""
+        return {}
 
     def client_data(self, client: int) -> Tree:
         """The rows of one client, as views."""
@@ -262,6 +329,7 @@ class Problem:
     def spec(self) -> dict[str, object]:
         """The problem as a JSON object; `arguments` with the name make a built-in one again."""
         found: dict[str, object] = {"name": self.name}
+        state = self.form.stateful
         if self.description is not None:
             found["description"] = self.description
         if self._arguments is not None:
@@ -274,11 +342,12 @@ class Problem:
             "rows": self.num_rows,
             "test_rows": 0 if self.test is None else len(jax.tree.leaves(self.test)[0]),
             "parameters": self.num_parameters,
+            **({"state": sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.state_shapes))} if state else {}),
             "metrics": list(self.metrics),
         }
 
     def fingerprint(self) -> str:
-        """A digest of rows, owners, test rows, importance and the parameters' shapes; not of the functions."""
+        """A digest of rows, owners, test rows, importance, the parameters' shapes and a state; not of the functions."""
         return self._fingerprint
 
     @cached_property
@@ -294,6 +363,11 @@ class Problem:
         digest.update(",".join(map(text, self.importance.exact)).encode())
         shapes = [leaf.shape for leaf in jax.tree.leaves(self.parameter_shapes)]
         digest.update(f"{leaf_names(self.parameter_shapes)}/{shapes}".encode())
+        if self.form.stateful:
+            shapes = [leaf.shape for leaf in jax.tree.leaves(self.state_shapes)]
+            digest.update(f"state/{leaf_names(self.state_shapes)}/{shapes}".encode())
+            for leaf in () if is_function(self.state) else jax.tree.leaves(self.state):
+                digest.update(np.ascontiguousarray(leaf).tobytes())
         return digest.hexdigest()
 
     def __repr__(self) -> str:

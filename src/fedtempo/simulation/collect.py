@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from fedtempo.simulation.engine.program import grid_times
 from fedtempo.simulation.engine.session import Snapshot, Unit
-from fedtempo.simulation.history.history import History
-from fedtempo.simulation.history.model import leaf_paths
+from fedtempo.simulation.history.history import FIXED, KEPT_AS, MODULE, PARAMETER, STATE, History
+from fedtempo.simulation.history.model import hide, leaf_paths
 
 if TYPE_CHECKING:
     from fedtempo.simulation.study import Study
@@ -51,6 +51,8 @@ class _Cube:
         self.shape = tuple(sizes)
         self.arrays: dict[str, NDArray[Any]] = {}
         self.trailing: dict[str, tuple[str, ...]] = {}
+        self.kept_as: dict[str, str] = {}
+        """The type of what is not floating, where it matters."""
 
     def place(self, unit: Unit, seed: int, run: int) -> tuple[int, ...]:
         """Where a run of a unit belongs."""
@@ -75,7 +77,9 @@ def collected(study: Study, units: Units, outcomes: Sequence[Snapshot | None], s
     """The history of what has been run so far; the rest is NaN."""
     cube = _Cube(study)
     time = np.array([float(t) for t in grid_times(study.until, study.points, study.measure_from)])
-    paths, structure = _leaves(study)
+    problem = study.problem
+    leaves = [PARAMETER + path for path in leaf_paths(problem.parameter_shapes)]
+    leaves += [STATE + path for path in leaf_paths(problem.state_shapes)]
     shape = (len(study.schemes), len(study.seeds), study.points)
     counted = {name: _Mean(shape) for name in _COUNTS}
     finished = True
@@ -98,17 +102,36 @@ def collected(study: Study, units: Units, outcomes: Sequence[Snapshot | None], s
                     cube.put(name, where, table[:, seed, run], trailing)
             at = int(outcome["diverged"][seed, run])
             cube.put("diverged_at", where, np.float64(np.nan if at < 0 else time[at]), ())  # type: ignore[arg-type]
-            for k, path in enumerate(paths):
+            for k, name in enumerate(leaves):
                 if f"model:{k}" in outcome:
                     leaf = outcome[f"model:{k}"][seed, ..., run]
-                    leaf = leaf if at < 0 else np.full_like(leaf, np.nan)  # how far it went on depends on the others
-                    own = tuple(f"{path}_{d}" for d in range(leaf.ndim))
-                    cube.put(f"parameter:{path}", where, leaf, own)
+                    if leaf.dtype.kind != "f":
+                        cube.kept_as[name] = leaf.dtype.name
+                    if at >= 0:  # how far it went on depends on the others
+                        leaf = np.full(leaf.shape, np.nan, dtype=_floating(leaf))
+                    own = tuple(f"{name.removeprefix(PARAMETER)}_{d}" for d in range(leaf.ndim))
+                    cube.put(name, where, leaf, own)
     for name in _ALWAYS:
         if name not in cube.arrays:
             cube.put(name, (0,) * len(cube.shape), np.full(study.points, np.nan), ("time",))
     counts = {name: mean.values for name, mean in counted.items()}
-    return History(_dataset(study, cube, counts, time, finished, seconds), structure=structure)
+    dataset = _with_module(_dataset(study, cube, counts, time, finished, seconds), study)
+    state = jax.tree.structure(problem.state_shapes) if problem.form.stateful else None
+    return History(dataset, structure=jax.tree.structure(problem.parameter_shapes), state_structure=state)
+
+
+def _with_module(dataset: xr.Dataset, study: Study) -> xr.Dataset:
+    """With what a PyTorch module's state dict has beside what was trained."""
+    names = study.problem.module_names
+    if names is None:
+        return dataset
+    for name, (by_seed, array) in study.problem.fixed_arrays(study.seeds).items():
+        held = hide(name)
+        dims = tuple(f"{FIXED}{held}_{d}" for d in range(array.ndim - by_seed))
+        about = {"long_name": f"{name}, not trained"} | ({} if array.dtype.kind == "f" else {KEPT_AS: array.dtype.name})
+        dataset[FIXED + held] = (("seed", *dims) if by_seed else dims, array, about)
+    dataset.attrs[MODULE] = json.dumps(names)
+    return dataset
 
 
 class _Mean:
@@ -128,12 +151,6 @@ class _Mean:
 
 _COUNTS = ("rounds", "updates")
 _ALWAYS = ("loss", "loss_deviation", "surrogate_loss", "surrogate_deviation")
-
-
-def _leaves(study: Study) -> tuple[list[str], Any]:
-    """The paths of the model's leaves, and its structure."""
-    shapes = study.problem.parameter_shapes
-    return leaf_paths(shapes), jax.tree.structure(shapes)
 
 
 def _dataset(
@@ -156,6 +173,8 @@ def _dataset(
     known = list(_LONG_NAMES)
     for name in sorted(cube.arrays, key=lambda n: (n not in known, known.index(n) if n in known else 0, n)):
         about = {"long_name": _LONG_NAMES.get(name, name.replace("_", " "))}
+        if name in cube.kept_as:
+            about[KEPT_AS] = cube.kept_as[name]
         variables[name] = ((*cube.dims, *cube.trailing[name]), cube.arrays[name], about)
     for name, values in counted.items():
         variables[name] = (("scheme", "seed", "time"), values, {"long_name": _LONG_NAMES[name]})

@@ -127,17 +127,19 @@ def traffic_of(problem: Problem, task: Task, hyper: Mapping[str, Value], asked: 
     numbers = {name: jnp.float32(value) for name, value in hyper.items() if value is not None}
     steps = {STEPS: jnp.int32(1)}
 
-    def exchanged(model: Any) -> tuple[Sent, Answer]:
-        sent = Sent(model, task.server.broadcast(task.server.start(model)))
+    def exchanged(model: Any, state: Any) -> tuple[Sent, Answer]:
+        sent = task.version(model, task.start(model, state))
         key = compression_key(0)
         work = task.work
-        answer, _ = work(lambda here, k: here, lambda here: here, sent, work.start(model), numbers | steps, key)
+        kept = work.start(model)
+        answer, _ = work(lambda here, k, state: (here, state), lambda here: here, sent, kept, numbers | steps, key)
         return sent, answer
 
-    sent, answer = jax.eval_shape(exchanged, shapes)
+    sent, answer = jax.eval_shape(exchanged, shapes, problem.state_shapes)
     compression = task.work.compression
     change = _bytes(answer.change) if compression is None else compression.num_bytes(shapes)
-    return Traffic(change + _bytes(answer.report), _bytes(sent), _bytes(sent.model), asked)
+    up, model = change + _bytes((answer.report, answer.state)), _bytes((sent.model, sent.state))
+    return Traffic(up, _bytes(sent), model, asked)
 
 
 def _bytes(tree: Any) -> int:

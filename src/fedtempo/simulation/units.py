@@ -31,14 +31,20 @@ from fedtempo.simulation.engine.session import Unit, UnitSpec, room_for
 from fedtempo.simulation.engine.task import SHARE, Task
 from fedtempo.training.client import ClientWork
 from fedtempo.training.server_rules import server_rule
-from fedtempo.training.solvers import STEPS, LocalOptax
+from fedtempo.training.solvers import STEPS, Job, LocalOptax
+from fedtempo.training.state_average import StateAverage
 from fedtempo.weighting.long_run import LongRun
+from fedtempo.weighting.weight_rules import WeightRule
+from fedtempo.weighting.weights import Weights
 
 if TYPE_CHECKING:
     from fedtempo.simulation.study import Study
 
 Made = dict[tuple[int, int, int], Compensated]
-"""d_i, and in what else clients differ, by (scheme, weight rule, static combination)."""
+"""d_i, and in what else clients differ, by (scheme, weight rule, static combination).
+
+Where the problem has a state, number r + the number of rules are rule r's weights at the stable step, for the state.
+"""
 
 
 class Units(NamedTuple):
@@ -102,13 +108,24 @@ def _compensated(study: Study) -> Made:
     for s, scheme in enumerate(study.schemes):
         waiting = scheme.waiting
         long_run = long_runs.setdefault(waiting, LongRun(waiting, study.times, study.problem.importance))
-        for r, rule in enumerate(study.rules):
-            weights = weights_of(scheme, long_run, scheme.options.own_weights or rule, study.step)
+        rules = [scheme.options.own_weights or rule for rule in study.rules]
+        weights = [weights_of(scheme, long_run, rule, study.step) for rule in rules]
+        if study.problem.form.stateful:
+            weights += [_of_state(scheme, long_run, rule) for rule in rules]
+        for r, each in enumerate(weights):
             for k, static in enumerate(study.static):
                 steps = static.get("local_steps", 1)
                 assert isinstance(steps, int)
-                found[s, r, k] = compensated(scheme.options, weights, steps, scheme.label)
+                found[s, r, k] = compensated(scheme.options, each, steps, scheme.label)
     return found
+
+
+def _of_state(scheme: Scheme, long_run: LongRun, rule: WeightRule) -> Weights:
+    """What the problem's state is averaged by: the weights at the stable step, whatever the step is."""
+    try:
+        return weights_of(scheme.using(step="stable"), long_run, rule)
+    except InputError:  # no step is known ahead: at most a whole step is taken all the same
+        return weights_of(scheme.using(step="paper"), long_run, rule)
 
 
 def _tasks(study: Study, made: Made) -> tuple[list[Task], dict[tuple[int, int], int]]:
@@ -116,6 +133,7 @@ def _tasks(study: Study, made: Made) -> tuple[list[Task], dict[tuple[int, int], 
     tasks: list[Task] = []
     keys: list[tuple[Any, ...]] = []
     task_of: dict[tuple[int, int], int] = {}
+    average = StateAverage.of(study.problem.state_shapes) if study.problem.form.stateful else None
     for s, scheme in enumerate(study.schemes):
         options, server = (
             scheme.options,
@@ -127,11 +145,29 @@ def _tasks(study: Study, made: Made) -> tuple[list[Task], dict[tuple[int, int], 
             key = (k, options.correction, server, options.compression, most)
             if key not in keys:
                 job = study.local.job(static if most is None else {**static, "local_steps": most})
+                _check_form(study, job)
                 work = ClientWork(job, options.correction, options.compression)
-                tasks.append(Task(study.problem.loss, work, server))
+                tasks.append(Task(study.problem.form, work, server, average))
                 keys.append(key)
             task_of[s, k] = keys.index(key)
     return tasks, task_of
+
+
+def _check_form(study: Study, job: Job) -> None:
+    """Refuse local work that a loss with a key or a state cannot do."""
+    form = study.problem.form
+    if study.engine == "torch":
+        return
+    if job.batch_size is None and not form.plain:
+        raise InputError(
+            "batch_size: None takes the gradient of all rows some at a time, and a loss with a key or a state would "
+            "draw, or count, each time; give a number of rows"
+        )
+    if form.stateful and job.carrying is None:
+        raise InputError(
+            f"local: {study.local!r} carries no state from step to step; use LocalSGD or LocalOptax, or give its Job "
+            "a function `carrying`"
+        )
 
 
 def _shares(study: Study) -> Shares:
@@ -168,10 +204,11 @@ def _spec(study: Study, made: Made, shares: Shares, machine: Machine, unit: Unit
     capacity = machine.capacity(len(unit.seeds), float(study.until) * pace)
     if config.rule.by_training:
         capacity = min(capacity, max(16, 1 << (config.num_clients - 1).bit_length()))  # a piece is a round
+    rows = len(study.rules) * (2 if study.problem.form.stateful else 1)
     return UnitSpec(
         unit=unit,
         config=config,
-        weights=tuple(made[unit.scheme, r, unit.static].weights for r in range(len(study.rules))),
+        weights=tuple(made[unit.scheme, r, unit.static].weights for r in range(rows)),
         hyper=_numbers(study, unit, config),
         clients=_clients(study, made[unit.scheme, unit.runs[0][0], unit.static]),
         until=study.until,

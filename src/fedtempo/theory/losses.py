@@ -281,6 +281,8 @@ class LogisticLosses(ClientLosses):
 def logistic_penalty(problem: Problem) -> float | None:
     """λ, where the loss of a few rows at a few points is that of logistic regression; None where it is not."""
     shapes, rows = problem.parameter_shapes, problem.rows
+    if not problem.form.plain:
+        return None
     if not (isinstance(shapes, dict) and set(shapes) == {"weights", "bias"} and isinstance(rows, tuple)):
         return None
     if len(rows) != 2 or shapes["bias"].ndim != 1 or shapes["weights"].ndim != 2 or rows[0].ndim != 2:

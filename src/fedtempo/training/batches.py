@@ -1,4 +1,4 @@
-"""Which rows a job trains on: they depend on (seed, client, job) alone (randomness is named).
+"""Which rows a job trains on: they depend on (seed, client, job) alone (randomness is named); and keys for the rest.
 
     uniform   row = ⌊bits · n_i / 2³²⌋ for fresh 32-bit words, with replacement
     epochs    the client's rows in the order of a permutation, a new one each epoch; jobs go on where the last one ended
@@ -30,6 +30,16 @@ def batch_key(seed: int) -> jax.Array:
 def compression_key(seed: int) -> jax.Array:
     """The key of all compression under `seed`."""
     return _key("compression", seed)
+
+
+def noise_key(seed: int) -> jax.Array:
+    """The key of all that losses draw in training under `seed`: dropout, noise."""
+    return _key("noise in training", seed)
+
+
+def step_key(key: jax.Array, step: jax.Array | int) -> jax.Array:
+    """The key of one step, of the key of its job."""
+    return jax.random.fold_in(key, step)
 
 
 def job_key(key: jax.Array, client: jax.Array | int, job: jax.Array | int) -> jax.Array:

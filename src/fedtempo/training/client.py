@@ -1,6 +1,8 @@
 """All that a client does with what it is sent: corrected steps, then compression of what it sends back.
 
 sent (θ^ρ, broadcast state) → K steps along corrected gradients → Δ_i → what the server gets of it, and a report
+
+A problem's own state goes from step to step beside them, and back as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 
 from fedtempo.training.corrections import Correction, steps_of
-from fedtempo.training.solvers import Answer, Gradient, Hyper, Job, Params, Sent, State
+from fedtempo.training.solvers import Answer, Hyper, Job, Params, Sent, State, Stepper
 
 if TYPE_CHECKING:
     from fedtempo.training.compression import Compression
@@ -44,7 +46,7 @@ class ClientWork:
 
     def __call__(
         self,
-        gradient: Gradient,
+        stepper: Stepper,
         full_gradient: Callable[[Params], Params],
         sent: Sent,
         kept: Kept,
@@ -53,14 +55,15 @@ class ClientWork:
     ) -> tuple[Answer, Kept]:
         """What the server gets, and what the client keeps; `key` is for this job's compression alone."""
         correction, compression = self.correction, self.compression
-        taken = gradient
+        taken = stepper
         begun = None if correction is None else correction.begin(sent, kept.correction, full_gradient)
         if correction is not None and begun is not None:
 
-            def taken(here: Params, k: object) -> Params:
-                return correction.corrected(gradient(here, k), here, begun)
+            def taken(here: Params, k: object, state: State) -> tuple[Params, State]:
+                gradient, state = stepper(here, k, state)
+                return correction.corrected(gradient, here, begun), state
 
-        moved, solver = self.job.work(taken, sent.model, kept.solver, hyper)
+        moved, solver, state = self.job.run(taken, sent.model, kept.solver, hyper, sent.state)
         change, memory = moved, kept.compression
         if compression is not None:
             assert key is not None
@@ -68,4 +71,4 @@ class ClientWork:
         report, own = (), kept.correction
         if correction is not None and begun is not None:
             report, own = correction.finish(moved, change, begun, steps_of(self.job, hyper), hyper)
-        return Answer(change, report), Kept(solver, own, memory)
+        return Answer(change, report, state), Kept(solver, own, memory)

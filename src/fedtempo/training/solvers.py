@@ -30,6 +30,8 @@ State = Any
 Hyper = Mapping[str, jax.Array]
 Gradient = Callable[[Params, Any], Params]
 """(θ, k) → ∇L_i(θ, ξ_k)."""
+Stepper = Callable[[Params, Any, Any], tuple[Params, Any]]
+"""(θ, k, s) → ∇L_i(θ, ξ_k), and the problem's state after that step; of a problem without state s is ()."""
 STEPS = "client_steps"
 """Under this name of `Hyper` a job finds its own number of steps, where clients differ in it."""
 
@@ -41,6 +43,8 @@ class Sent(NamedTuple):
     """θ^{ρ_i(n)}."""
     broadcast: Any = ()
     """What a method tells clients beside the model, as SCAFFOLD's control variate."""
+    state: Any = ()
+    """The problem's state of that version; () if it has none."""
 
     @property
     def letter(self) -> Any:
@@ -56,6 +60,8 @@ class Answer(NamedTuple):
     """Δ_i."""
     report: Any = ()
     """What a method tells the server beside the contribution."""
+    state: Any = ()
+    """The problem's state after the last step, as values; () if it has none."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,15 @@ class Job:
     """(gradient, model sent, client's state, hyper-parameters) → contribution, client's state."""
     init: Callable[[Params], State] = lambda params: ()
     """What a client keeps from job to job: nothing, unless a method needs it."""
+    carrying: Callable[[Stepper, Params, State, Hyper, Any], tuple[Params, State, Any]] | None = None
+    """As `work`, with the problem's state from step to step: given last, and returned last."""
+
+    def run(self, stepper: Stepper, sent: Params, kept: State, hyper: Hyper, state: Any) -> tuple[Params, State, Any]:
+        """Contribution, what the client keeps, and the problem's state after the last step."""
+        if self.carrying is not None:
+            return self.carrying(stepper, sent, kept, hyper, state)
+        moved, kept = self.work(lambda here, k: stepper(here, k, state)[0], sent, kept, hyper)
+        return moved, kept, state
 
 
 class LocalRule(ABC):
@@ -157,7 +172,12 @@ class LocalOptax(LocalRule):
         steps, batch_size = shape["local_steps"], shape["batch_size"]
         assert isinstance(steps, int)
         assert batch_size is None or isinstance(batch_size, int)
-        return Job(steps, batch_size, self.draw, _work(self.transformation, steps))
+        carrying = _work(self.transformation, steps)
+
+        def work(gradient: Gradient, sent: Params, kept: State, hyper: Hyper) -> tuple[Params, State]:
+            return carrying(lambda here, k, state: (gradient(here, k), state), sent, kept, hyper, ())[:2]
+
+        return Job(steps, batch_size, self.draw, work, carrying=carrying)
 
     def rate(self, lr: float, steps: int, rounds: int) -> float:
         """η_l of a run of `rounds` rounds."""
@@ -220,24 +240,26 @@ def solver_of(name: str, where: str = "solver") -> Callable[..., optax.GradientT
 
 def _work(
     transformation: Callable[[Hyper], optax.GradientTransformation], steps: int
-) -> Callable[[Gradient, Params, State, Hyper], tuple[Params, State]]:
+) -> Callable[[Stepper, Params, State, Hyper, Any], tuple[Params, State, Any]]:
     """The contribution is summed up by itself: the difference of two nearly equal models would lose digits."""
 
-    def work(gradient: Gradient, sent: Params, state: State, hyper: Hyper) -> tuple[Params, State]:
+    def work(stepper: Stepper, sent: Params, kept: State, hyper: Hyper, state: Any) -> tuple[Params, State, Any]:
         solver = transformation(hyper)
 
-        def step(k: Any, carry: tuple[Params, Any]) -> tuple[Params, Any]:
-            moved, memory = carry
+        def step(k: Any, carry: tuple[Params, Any, Any]) -> tuple[Params, Any, Any]:
+            moved, memory, state = carry
             here = jax.tree.map(jnp.add, sent, moved)
-            update, memory = solver.update(gradient(here, k), memory, here)
-            return jax.tree.map(lambda m, u: m + u.astype(m.dtype), moved, update), memory
+            gradient, state = stepper(here, k, state)
+            update, memory = solver.update(gradient, memory, here)
+            return jax.tree.map(lambda m, u: m + u.astype(m.dtype), moved, update), memory, state
 
         memory = solver.init(sent)
         if steps == 1 and STEPS not in hyper:
-            update, _ = solver.update(gradient(sent, 0), memory, sent)
-            return jax.tree.map(lambda s, u: u.astype(s.dtype), sent, update), state
+            gradient, state = stepper(sent, 0, state)
+            update, _ = solver.update(gradient, memory, sent)
+            return jax.tree.map(lambda s, u: u.astype(s.dtype), sent, update), kept, state
         still = jax.tree.map(jnp.zeros_like, sent)
-        moved, _ = jax.lax.fori_loop(0, hyper.get(STEPS, steps), step, (still, memory))
-        return moved, state
+        moved, _, state = jax.lax.fori_loop(0, hyper.get(STEPS, steps), step, (still, memory, state))
+        return moved, kept, state
 
     return work

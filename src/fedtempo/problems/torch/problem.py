@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedtempo.errors import InputError
+from fedtempo.problems.forms import LossForm
 from fedtempo.problems.problem import Problem, Weighting, _bounds
 from fedtempo.problems.rows import Tree, check_finite, gather, like
 from fedtempo.problems.torch.data import Collate, Items, first_line, gathered
 from fedtempo.problems.torch.module import FlatModule, as_array, check_kept_in_python, python_state, seeded
+from fedtempo.training.batches import init_key
 
 Buffers = Literal["average", "client", "frozen"]
 BUFFERS: tuple[Buffers, ...] = ("average", "client", "frozen")
@@ -83,6 +85,10 @@ class TorchProblem(Problem):
         if self.test is not None:
             check_finite(self.test, None)
         self._weigh(importance, sizes)
+        self.state = (
+            self._initial_buffers if buffers != "frozen" and any(True for _ in self.template.buffers()) else None
+        )
+        self.form = LossForm(self.loss, keyed=True, stateful=self.state is not None)
         self._check()
 
     @cached_property
@@ -118,8 +124,36 @@ class TorchProblem(Problem):
 
     @cached_property
     def parameter_shapes(self) -> Tree:
-        named = {n: p for n, p in self.template.named_parameters() if p.requires_grad}
-        return {n: jax.ShapeDtypeStruct(tuple(p.shape), _kind(p)) for n, p in named.items()}  # type: ignore[no-untyped-call]
+        return _shapes({n: p for n, p in self.template.named_parameters() if p.requires_grad})
+
+    def _initial_buffers(self, key: jax.Array) -> dict[str, NDArray[Any]]:
+        return {name: as_array(b) for name, b in self.module_of(key).named_buffers()}
+
+    @cached_property
+    def state_shapes(self) -> Tree:
+        if self.state is None:
+            return ()
+        return _shapes(dict(self.template.named_buffers()))
+
+    @property
+    def module_names(self) -> dict[str, str]:
+        module = self.template
+        first: dict[int, str] = {}
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            first.setdefault(id(tensor), name)
+        tensors = dict(module.named_parameters(remove_duplicate=False)) | dict(
+            module.named_buffers(remove_duplicate=False)
+        )
+        return {name: first[id(tensors[name])] for name in module.state_dict() if name in tensors}
+
+    def fixed_arrays(self, seeds: Sequence[int]) -> dict[str, tuple[bool, NDArray[Any]]]:
+        kept = {*self.parameter_shapes, *self.state_shapes}
+        names = [name for name in dict.fromkeys(self.module_names.values()) if name not in kept]
+        if isinstance(self._given, nn.Module):
+            held = self._given.state_dict()
+            return {name: (False, as_array(held[name])) for name in names}
+        made = [self.module_of(init_key(seed)).state_dict() for seed in seeds] if names else []
+        return {name: (True, np.stack([as_array(held[name]) for held in made])) for name in names}
 
     # -- what PyTorch computes
 
@@ -178,7 +212,7 @@ class TorchProblem(Problem):
         metrics = {name: metric(output, target) for name, metric in self._metrics_of.items()}
         return {"loss": self._loss_of(output, target), **metrics}
 
-    def loss(self, params: Any, batch: Any) -> Any:
+    def loss(self, params: Any, batch: Any, key: Any, state: Any) -> Any:
         raise InputError(f"problem: {self.name} is run by PyTorch; use engine='torch' here")
 
     # -- what is refused
@@ -252,6 +286,10 @@ def _moved(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, Mapping):
         return {name: _moved(value, device) for name, value in batch.items()}
     return type(batch)(_moved(value, device) for value in batch) if isinstance(batch, (tuple, list)) else batch
+
+
+def _shapes(named: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {n: jax.ShapeDtypeStruct(tuple(x.shape), _kind(x)) for n, x in named.items()}  # type: ignore[no-untyped-call]
 
 
 def _kind(p: Tensor) -> np.dtype[Any]:

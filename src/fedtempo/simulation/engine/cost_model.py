@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fedtempo.problems.problem import Problem
+from fedtempo.training.batches import noise_key
 
 
 class Work(NamedTuple):
@@ -28,12 +29,17 @@ class Work(NamedTuple):
 
 def gradient_work(problem: Problem, batch_size: int) -> Work:
     """The gradient of the loss of one model on a batch."""
-    return _of_function(jax.grad(problem.loss), problem, batch_size)
+
+    def gradient(params: Any, batch: Any, state: Any) -> Any:
+        key = noise_key(0) if problem.form.keyed else None
+        return jax.grad(problem.form.training, has_aux=True)(params, batch, key, state)
+
+    return _of_function(gradient, problem, batch_size)
 
 
 def loss_work(problem: Problem, batch_size: int) -> Work:
     """The loss itself."""
-    return _of_function(problem.loss, problem, batch_size)
+    return _of_function(problem.form.evaluation, problem, batch_size)
 
 
 def _of_function(function: Callable[..., Any], problem: Problem, batch_size: int) -> Work:
@@ -42,7 +48,7 @@ def _of_function(function: Callable[..., Any], problem: Problem, batch_size: int
         return jax.ShapeDtypeStruct((batch_size, *leaf.shape[1:]), kind)  # type: ignore[no-untyped-call]
 
     batch = jax.tree.map(rows, problem.rows)
-    return _of(jax.make_jaxpr(function)(problem.parameter_shapes, batch).jaxpr)
+    return _of(jax.make_jaxpr(function)(problem.parameter_shapes, batch, problem.state_shapes).jaxpr)
 
 
 def _of(program: Any) -> Work:

@@ -14,7 +14,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedtempo.simulation.engine.task import RUNS, SHARE, Data, Runs, State, Task, Tree, at, loop, put, take
+from fedtempo.simulation.engine.task import (
+    RUNS,
+    SHARE,
+    Data,
+    JobKeys,
+    Runs,
+    State,
+    Task,
+    Tree,
+    Weighed,
+    at,
+    loop,
+    put,
+    take,
+)
 from fedtempo.training.server_rules import Arrival
 from fedtempo.training.solvers import Sent
 
@@ -32,7 +46,7 @@ class Events(NamedTuple):
     write: jax.Array
     closes: jax.Array
     weight: jax.Array
-    """[events, weight rules]"""
+    """[events, weight rules]; with a state, each rule's at the stable step follow."""
     rows: jax.Array
     """[events, seeds, steps, batch]"""
 
@@ -78,23 +92,25 @@ def _event(task: Task, state: State, data: Data, runs: Runs, event: Events, batc
     own = runs.of_client(event.client)
 
     def of_run(
-        base: Sent, acc: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: jax.Array, gradient: Any, key: Any
+        base: Sent, acc: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: Weighed, stepper: Any, key: Any
     ) -> tuple[Tree, Sent, Tree]:
-        answer, kept = task.answer(data, event.client, gradient, base, kept, hyper, own, key)
-        acc = task.server.add(acc, Arrival(answer, weight, own[SHARE], base, event.client), hyper)
-        model, closed = task.server.close(acc, hyper)
-        version = Sent(model, task.server.broadcast(closed))
+        answer, kept = task.answer(data, event.client, stepper, base, kept, hyper, own, key)
+        arrival = Arrival(answer, weight.update, own[SHARE], base, event.client)
+        acc = task.add(acc, arrival, weight.state, hyper)
+        version, closed = task.close(acc, hyper)
         return jax.tree.map(partial(_either, event.closes), closed, acc), version, kept
 
-    def of_seed(base: Sent, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree, key: Any) -> tuple[Tree, Sent, Tree]:
-        gradient = task.gradient(data, event.client, rows, batch)
-        work = partial(of_run, gradient=gradient, key=key)
+    def of_seed(
+        base: Sent, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree, keys: JobKeys
+    ) -> tuple[Tree, Sent, Tree]:
+        stepper = task.stepper(data, event.client, rows, keys, batch)
+        work = partial(of_run, stepper=stepper, key=keys.compression)
         over_runs = jax.vmap(work, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
-        found: tuple[Tree, Sent, Tree] = over_runs(base, acc, kept, runs.hyper, event.weight[runs.rule])
+        found: tuple[Tree, Sent, Tree] = over_runs(base, acc, kept, runs.hyper, task.weighed(event.weight, runs))
         return found
 
     base, kept = at(state.slots, event.read), at(state.clients, event.client)
-    keys = task.noise(runs.noise, event.client, event.job)
+    keys = task.keys(runs, event.client, event.job)
     acc, version, kept = jax.vmap(of_seed)(base, state.acc, kept, event.rows, batches, keys)
     return State(put(state.slots, event.write, version), acc, put(state.clients, event.client, kept))
 

@@ -25,9 +25,7 @@ from fedtempo.simulation.engine.numerics import Precision, cast, kept_as, numeri
 from fedtempo.simulation.engine.program import Piece
 from fedtempo.simulation.engine.task import FULL_ROWS, RUNS, Data, Runs, State, Task, Tree
 from fedtempo.simulation.engine.waves import WAVES_PER_CALL, Loaded, load_waves, wave_loop, wave_starts
-from fedtempo.training.batches import batch_key, compression_key, init_key
-from fedtempo.training.server_rules import LinearRule
-from fedtempo.training.solvers import Sent
+from fedtempo.training.batches import batch_key, compression_key, init_key, noise_key
 
 
 class OnDevice:
@@ -82,12 +80,8 @@ class Machine(ABC):
         self.compile_seconds = 0.0
 
     @abstractmethod
-    def initial_model(self, seeds: tuple[int, ...], runs: int) -> Tree:
-        """The initial models: one a seed, the same in all runs."""
-
-    @abstractmethod
-    def initial(self, model: Tree, num_slots: int) -> Any:
-        """The state before the first event."""
+    def initial(self, seeds: tuple[int, ...], runs: int, num_slots: int) -> Any:
+        """Before the first event: initial models, and the problem's states, one a seed and the same in all runs."""
 
     @abstractmethod
     def runs(
@@ -116,16 +110,16 @@ class Machine(ABC):
 
     @cached_property
     def version_bytes(self) -> int:
-        """Bytes of one version: a model, and what goes to clients with it."""
-        return self._bytes(lambda model: Sent(model, self.task.server.broadcast(self.task.server.start(model))))
+        """Bytes of one version: a model, the problem's state, and what goes to clients with it."""
+        return self._bytes(lambda model, state: self.task.version(model, self.task.start(model, state)))
 
     @cached_property
     def kept_bytes(self) -> int:
         """Bytes that the server and all clients keep of one run, beside versions; with room for work."""
-        clients = self.problem.num_clients * self._bytes(self.task.work.start)
-        return clients + self._bytes(self.task.server.start) + 5 * self.model_bytes
+        clients = self.problem.num_clients * self._bytes(lambda model, state: self.task.work.start(model))
+        return clients + self._bytes(self.task.start) + 5 * self.model_bytes
 
-    def _bytes(self, function: Callable[[Tree], Tree]) -> int:
+    def _bytes(self, function: Callable[[Tree, Tree], Tree]) -> int:
         kept = kept_as(self.dtype)
 
         def typed(leaf: Any) -> Any:
@@ -133,7 +127,8 @@ class Machine(ABC):
             return jax.ShapeDtypeStruct(leaf.shape, kind)  # type: ignore[no-untyped-call]
 
         with numerics(self.dtype):
-            found = jax.eval_shape(function, jax.tree.map(typed, self.problem.parameter_shapes))
+            given = jax.tree.map(typed, (self.problem.parameter_shapes, self.problem.state_shapes))
+            found = jax.eval_shape(function, *given)
         return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(found))
 
     @property
@@ -159,7 +154,7 @@ class Machine(ABC):
 
     @abstractmethod
     def model(self, state: Any, slot: int) -> list[np.ndarray[Any, Any]]:
-        """[seeds, …, runs] the leaves of the model in a slot."""
+        """[seeds, …, runs] the leaves of the model in a slot, and then those of the problem's state."""
 
     @abstractmethod
     def measure_bytes(self, runs: int) -> int:
@@ -198,17 +193,18 @@ class CompiledMachine(Machine):
         self._lock = threading.Lock()
         self._compiled: dict[Any, Any] = {}
         held = loss_work(problem, TILE).held / TILE
-        self.meter = Meter(problem.loss, problem.metrics, problem.test is not None, held, problem.test_offsets is None)
+        measures = {name: _of_version(function) for name, function in problem.measures.items()}
+        loss = measures.pop("loss")
+        self.meter = Meter(loss, measures, problem.test is not None, held, problem.test_offsets is None)
 
-    def initial_model(self, seeds: tuple[int, ...], runs: int) -> Tree:
-        """[seeds, …, runs] the initial models: one a seed, the same in all runs."""
-        models = [cast(self.problem.init(init_key(seed)), self.dtype) for seed in seeds]
-        each = [jax.tree.map(lambda x: jnp.stack([x] * runs, axis=RUNS), model) for model in models]
-        return jax.tree.map(lambda *x: jnp.stack(x), *each)
+    def initial(self, seeds: tuple[int, ...], runs: int, num_slots: int) -> State:
+        def first(make: Callable[[jax.Array], Tree]) -> Tree:
+            made = [cast(make(init_key(seed)), self.dtype) for seed in seeds]
+            each = [jax.tree.map(lambda x: jnp.stack([x] * runs, axis=RUNS), tree) for tree in made]
+            return jax.tree.map(lambda *x: jnp.stack(x), *each)
 
-    def initial(self, model: Tree, num_slots: int) -> State:
-        """The state before the first event."""
-        return self.task.initial(model, num_slots, self.problem.num_clients)
+        model, state = first(self.problem.init), first(self.problem.initial_state)
+        return self.task.initial(model, state, num_slots, self.problem.num_clients)
 
     def runs(
         self,
@@ -225,6 +221,7 @@ class CompiledMachine(Machine):
         return Runs(
             keys=jnp.stack([batch_key(seed) for seed in seeds]),
             noise=jnp.stack([compression_key(seed) for seed in seeds]),
+            drawn=jnp.stack([noise_key(seed) for seed in seeds]) if self.task.loss.keyed else None,
             hyper={name: placed(values) for name, values in hyper.items()},
             rule=jnp.asarray(rules, dtype=jnp.int32),
             clients={name: placed(values) for name, values in clients.items()},
@@ -242,13 +239,14 @@ class CompiledMachine(Machine):
 
     def measure(self, state: State, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         """Measures of the model in a slot."""
-        args = (state.slots.model, np.int32(slot), self.on_device.train, self.on_device.test)
+        versions = (state.slots.model, state.slots.state)
+        args = (versions, np.int32(slot), self.on_device.train, self.on_device.test)
         out = self._compile("measure", self.meter, *args)(*args)
         return {name: np.asarray(value) for name, value in out.items()}
 
     def model(self, state: State, slot: int) -> list[np.ndarray[Any, Any]]:
-        """[seeds, …, runs] the leaves of the model in a slot."""
-        return [np.asarray(leaf[slot]) for leaf in jax.tree.leaves(state.slots.model)]
+        """[seeds, …, runs] the leaves of the model in a slot, and then those of the problem's state."""
+        return [np.asarray(leaf[slot]) for leaf in jax.tree.leaves((state.slots.model, state.slots.state))]
 
     def grown(self, state: State, num_slots: int) -> State:
         """The same state with room for more versions."""
@@ -273,6 +271,11 @@ class CompiledMachine(Machine):
     def restored(self, state: State, saved: Mapping[str, NDArray[Any]]) -> State:
         leaves, structure = jax.tree.flatten(state)
         return State(*jax.tree.unflatten(structure, [jnp.asarray(saved[str(k)]) for k in range(len(leaves))]))
+
+
+def _of_version(function: Callable[[Tree, Tree, Tree], Any]) -> Callable[[tuple[Tree, Tree], Tree], Any]:
+    """A measure as a function of (params, state) and a batch."""
+    return lambda version, batch: function(version[0], batch, version[1])
 
 
 class EventMachine(CompiledMachine):
@@ -306,10 +309,9 @@ class EventMachine(CompiledMachine):
 class WaveMachine(CompiledMachine):
     """Wave by wave (waves.py)."""
 
-    def initial(self, model: Tree, num_slots: int) -> State:
-        state = super().initial(model, num_slots)
-        linear = isinstance(self.task.server, LinearRule)
-        return state._replace(acc=()) if linear else state  # the model in the making has a slot
+    def initial(self, seeds: tuple[int, ...], runs: int, num_slots: int) -> State:
+        state = super().initial(seeds, runs, num_slots)
+        return state._replace(acc=()) if self.task.adds_up else state  # the model in the making has a slot
 
     WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
     width = 1

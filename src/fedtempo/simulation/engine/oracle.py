@@ -7,30 +7,38 @@
 u is a solver's update (−η_l · gradient for SGD), η_g `server_lr`, ω_i(n) the applied weight, ξ a batch. Where a
 scheme has options (corrections, compression, another server rule), each takes its place in the same loop. `reference`
 runs a unit of a study so, and measures by the definition: L_i is the loss of all rows of client i.
+
+A problem's state s starts a job as it was sent, goes from step to step, and comes back as v_i. At the end of a round
+s ← (1 − A) s + A Σ ω_i v_i/Σ ω_i, A = min(1, Σ ω_i), of second moments where it is a variance; of whole numbers the
+largest. ω_i are then the weights at the stable step.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.tree_util import keystr, tree_leaves_with_path
 from numpy.typing import NDArray
 
 from fedtempo.clock.generate import stream
 from fedtempo.clock.timeline import Timeline
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE, Value
+from fedtempo.problems.forms import LossForm
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.options import SchemeOptions
 from fedtempo.simulation.engine.feedback import chosen_rounds
 from fedtempo.simulation.engine.numerics import Precision, cast, kept_as, numerics
 from fedtempo.simulation.engine.program import grid_times
 from fedtempo.simulation.engine.session import Recorder, Snapshot, UnitSpec
-from fedtempo.training.batches import Draw, batch_key, compression_key, init_key, job_key, job_rows
+from fedtempo.training.batches import Draw, batch_key, compression_key, init_key, job_key, job_rows, noise_key
 from fedtempo.training.server_rules import Arrival, WeightedSum, server_rule
 from fedtempo.training.solvers import STEPS, Answer, LocalOptax, LocalRule, Sent
 from fedtempo.weighting.weights import Weights
@@ -54,6 +62,8 @@ class OracleRound(NamedTuple):
     """When it ended, in ticks."""
     updates: int
     """Client updates since the start of the run."""
+    state: Any = ()
+    """The problem's, of the new version; () if it has none."""
 
 
 class Return(NamedTuple):
@@ -64,8 +74,8 @@ class Return(NamedTuple):
     """From then on."""
 
 
-Lines = Callable[[Callable[[], Params]], Iterator[Timeline]]
-"""Rounds that follow from the newest model, which they can ask for; all start from it."""
+Lines = Callable[[Callable[[], Sent]], Iterator[Timeline]]
+"""Rounds that follow from the newest version, which they can ask for; all start from it."""
 
 
 def oracle(
@@ -82,6 +92,7 @@ def oracle(
     dtype: Precision = "float64",
     virtual: bool = False,
     returns: Mapping[int, Return] | None = None,
+    state_weights: Weights | None = None,
 ) -> Iterator[OracleRound]:
     """The rounds of `line`, trained one by one; `hyper` has local_lr, local_steps, batch_size, server_lr, …
 
@@ -90,29 +101,38 @@ def oracle(
     `shares` are p_i, where they are not the problem's.
     Virtual models are those of the paper's aggregation: a scheme whose options replace it has none.
     `returns` says, by round of a timeline, after which the server went back.
+    `state_weights` are those by which a problem's state is averaged: at the stable step.
     """
+    if problem.form.stateful and state_weights is None:
+        raise InputError(
+            "problem: its loss has a state, and by which weights that is averaged is not known here; give the oracle "
+            "state_weights, or a problem without a state"
+        )
     client = Client(problem, local, hyper, seed, dtype, options, clients)
     server = OracleServer(problem, hyper, seed, dtype, options, shares)
     plain = isinstance(server.rule, WeightedSum) and options.compression is None and STEPS not in (clients or {})
     if virtual and not plain:
         raise InputError("virtual: the virtual models are those of plain aggregation; leave out the scheme's options")
-    lines = iter([line]) if isinstance(line, Timeline) else line(lambda: server.version.model)
+    lines = iter([line]) if isinstance(line, Timeline) else line(lambda: server.version)
     last_use: dict[int, int] = {}
     if isinstance(line, Timeline):
         last_use = dict(zip(line.base.tolist(), line.round_of_update.tolist(), strict=True))
-    apply = weights.applied if isinstance(line, Timeline) else weights.applier()
+    apply, apply_to_state = (
+        w.applied if isinstance(line, Timeline) else w.applier() for w in (weights, state_weights or weights)
+    )
     back = dict(returns or {})
     last_use |= {to.version: max(n, last_use.get(to.version, n)) for n, to in sorted(back.items())}
     sent, kept = {0: server.version}, {0: server.state}
     updates = 0
     for part in lines:
-        applied, update = apply(part), 0
+        applied, to_state, update = apply(part), apply_to_state(part), 0
         for closed in part.rounds:
             n = closed.number
             trained: list[Trained] = []
             for i, base in zip(closed.participants, closed.base_versions, strict=True):
                 path, answer = client.train(sent[base], i, int(part.job[update]))
-                trained.append(Trained(i, float(applied[update]), sent[base], path, answer))
+                weight, of_state = float(applied[update]), float(to_state[update])
+                trained.append(Trained(i, weight, sent[base], path, answer, of_state))
                 update += 1
             between = server.virtual(trained) if virtual else ()
             server.step(trained)
@@ -123,7 +143,8 @@ def oracle(
             if back:
                 kept = {v: server.state if v == n + 1 else kept[v] for v in sent}
             updates += len(trained)
-            yield OracleRound(n, server.version.model, between, int(part.ends[n - part.first_round]), updates)
+            end = int(part.ends[n - part.first_round])
+            yield OracleRound(n, server.version.model, between, end, updates, server.version.state)
 
 
 class Trained(NamedTuple):
@@ -136,6 +157,8 @@ class Trained(NamedTuple):
     path: list[Params]
     """θ_i^0 … θ_i^K."""
     answer: Answer
+    state_weight: float = 0.0
+    """ω_i(n) at the stable step."""
 
 
 class OracleServer:
@@ -154,9 +177,9 @@ class OracleServer:
         self._share, self._dtype = problem.importance.values if shares is None else shares, dtype
         self._lr, self._steps = float(hyper["server_lr"] or 0), int(hyper["local_steps"] or 1)
         with numerics(dtype):
-            theta = cast(problem.init(init_key(seed)), dtype)
+            theta, state = _first(problem, seed, dtype)
             self._acc = None if isinstance(self.rule, WeightedSum) else self.rule.start(theta)
-            self.version = Sent(theta, () if self._acc is None else self.rule.broadcast(self._acc))
+            self.version = Sent(theta, () if self._acc is None else self.rule.broadcast(self._acc), state)
 
     @property
     def state(self) -> Any:
@@ -172,9 +195,10 @@ class OracleServer:
         if not trained:
             return
         with numerics(self._dtype):
+            state = _averaged(self.version.state, [(job.state_weight, job.answer.state) for job in trained])
             if self._acc is None:
                 weighted = [(self._lr * job.weight, job.answer.change) for job in trained]
-                self.version = Sent(_sum(self.version.model, weighted))
+                self.version = Sent(_sum(self.version.model, weighted), state=state)
                 return
             number = kept_as(self._dtype).type
             hyper: Any = {"server_lr": number(self._lr)}
@@ -183,7 +207,7 @@ class OracleServer:
                 arrival = Arrival(job.answer, weight, share, job.sent, np.int32(job.client))
                 self._acc = self.rule.add(self._acc, arrival, hyper)
             model, self._acc = self.rule.close(self._acc, hyper)
-            self.version = Sent(model, self.rule.broadcast(self._acc))
+            self.version = Sent(model, self.rule.broadcast(self._acc), state)
 
     def virtual(self, trained: list[Trained]) -> tuple[Params, ...]:
         """θ^{n,0} … θ^{n,K}."""
@@ -212,9 +236,10 @@ class Client:
         self._factor = own.get(RATE, np.ones(problem.num_clients))
         self._problem, self._dtype, self._local, self._options = problem, dtype, local, options
         self._hyper = {k: kept_as(dtype).type(v) for k, v in hyper.items() if v is not None}
-        self._gradient = _gradient(problem.loss)
+        self._gradient, self._full_gradient = _gradients(problem.form)
         self._batch_size = hyper["batch_size"]
         self._key, self._noise = batch_key(seed), compression_key(seed)
+        self._drawn = noise_key(seed) if problem.form.keyed else None
         self._rows = _rows(int(self._steps.max()), int(self._batch_size or 1), local.draw)
         self._kept: dict[int, tuple[Any, Any]] = {}
 
@@ -235,16 +260,17 @@ class Client:
         if correction is not None:
             memory = correction.client_start(sent.model) if memory is None else memory
             everything = cast(data, self._dtype)
-            begun = correction.begin(sent, memory, lambda theta: self._gradient(theta, everything))
+            begun = correction.begin(sent, memory, lambda theta: self._full_gradient(theta, everything, sent.state))
         solver = self._local.transformation(hyper)
-        state, theta = solver.init(sent.model), sent.model
+        memory_of_solver, theta, state = solver.init(sent.model), sent.model, sent.state
         path = [theta]
         for k in range(steps):
             batch = data if self._batch_size is None else jax.tree.map(lambda x, which=rows[k]: x[which], data)
-            gradient = self._gradient(theta, cast(batch, self._dtype))
+            key = None if self._drawn is None else jax.random.fold_in(job_key(self._drawn, client, job), k)
+            gradient, state = self._gradient(theta, cast(batch, self._dtype), key, state)
             if correction is not None and begun is not None:
                 gradient = correction.corrected(gradient, theta, begun)
-            update, state = solver.update(gradient, state, theta)
+            update, memory_of_solver = solver.update(gradient, memory_of_solver, theta)
             theta = optax.apply_updates(theta, update)
             path.append(theta)
         moved = change = _minus(theta, sent.model)
@@ -255,12 +281,75 @@ class Client:
         if correction is not None and begun is not None:
             report, memory = correction.finish(moved, change, begun, steps, hyper)
         self._kept[client] = memory, error
-        return path, Answer(change, report)
+        return path, Answer(change, report, state)
 
 
 @lru_cache(maxsize=8)
-def _gradient(loss: Callable[[Params, Any], Any]) -> Callable[[Params, Any], Params]:
-    return jax.jit(jax.grad(loss))
+def _gradients(form: LossForm) -> tuple[Callable[..., tuple[Params, Any]], Callable[..., Params]]:
+    """Of (θ, batch, key, state) in a step, with the state after it; and of (θ, rows, state) as it is measured."""
+    loss = form.function
+
+    def plain(theta: Params, batch: Any, key: Any, state: Any) -> tuple[Params, Any]:
+        return jax.grad(loss)(theta, batch), state
+
+    def keyed(theta: Params, batch: Any, key: Any, state: Any) -> tuple[Params, Any]:
+        return jax.grad(loss)(theta, batch, key), state
+
+    def stateful(theta: Params, batch: Any, key: Any, state: Any) -> tuple[Params, Any]:
+        gradient, new = jax.grad(loss, has_aux=True)(theta, batch, key, state)
+        return gradient, jax.tree.map(lambda x, old: jnp.asarray(x, old.dtype), new, state)
+
+    step = stateful if form.stateful else keyed if form.keyed else plain
+    return jax.jit(step), jax.jit(jax.grad(form.evaluation))
+
+
+def _first(problem: Problem, seed: int, dtype: Precision) -> tuple[Params, Any]:
+    """The initial model and the problem's state."""
+    key = init_key(seed)
+    return cast(problem.init(key), dtype), cast(problem.initial_state(key), dtype)
+
+
+def _averaged(state: Any, given: list[tuple[float, Any]]) -> Any:
+    """The state after a round; `given` has a weight and the values of each client."""
+    given = [(weight, values) for weight, values in given if weight > 0]
+    if not given or not jax.tree.leaves(state):
+        return state
+    total = sum(weight for weight, _ in given)
+    moved = min(1.0, total)
+    shares = [1.0 - moved, *(moved * weight / total for weight, _ in given)]
+    trees = [
+        {_path(p): np.asarray(x) for p, x in tree_leaves_with_path(tree)} for tree in (state, *(v for _, v in given))
+    ]
+
+    def leaf(name: str) -> Any:
+        values = [tree[name] for tree in trees]
+        if values[0].dtype.kind != "f":
+            return np.maximum.reduce(values)
+        mean = _mean_of(name)
+        if mean in trees[0] and trees[0][mean].shape == values[0].shape:
+            means = [tree[mean].astype(np.float64) for tree in trees]
+            middle = _mean(means, shares)
+            values = [np.maximum(v, 0) + (m - middle) ** 2 for v, m in zip(values, means, strict=True)]
+        return _mean(values, shares).astype(trees[0][name].dtype)
+
+    return jax.tree.unflatten(jax.tree.structure(state), [jnp.asarray(leaf(name)) for name in trees[0]])
+
+
+def _mean(values: list[NDArray[Any]], shares: list[float]) -> NDArray[np.float64]:
+    total = np.zeros(values[0].shape)
+    for value, share in zip(values, shares, strict=True):
+        total = total + share * value
+    return total
+
+
+def _path(path: Any) -> str:
+    return keystr(path, simple=True, separator="/")
+
+
+def _mean_of(name: str) -> str | None:
+    """Where the mean of a variance would lie: bn/running_mean of bn/running_var, bn/mean/value of bn/var/value."""
+    found = re.fullmatch(r"(.*?)var(iance)?(/[^/]*)?", name)
+    return None if found is None else f"{found[1]}mean{found[3] or ''}"
 
 
 @lru_cache(maxsize=8)
@@ -305,26 +394,35 @@ def reference(
     ticks = [spec.config.ticks(t) for t in grid_times(spec.until, spec.points, spec.start)]
     for s, seed in enumerate(unit.seeds):
         with numerics(dtype):
-            first = cast(problem.init(init_key(seed)), dtype)
+            first = _first(problem, seed, dtype)
         for r, (rule, _) in enumerate(unit.runs):
             hyper = {**static, **{name: float(values[r]) for name, values in spec.hyper.items()}}
-            theta, point = first, 0
+            version, point = first, 0
             done = (0, 0)
             if line is not None:
-                weights = spec.weights[rule]
+                rules = len(spec.weights) // 2
                 trained = oracle(
-                    problem, line, weights, local, hyper, options=options, clients=spec.clients, seed=seed, dtype=dtype
+                    problem,
+                    line,
+                    spec.weights[rule],
+                    local,
+                    hyper,
+                    options=options,
+                    clients=spec.clients,
+                    seed=seed,
+                    dtype=dtype,
+                    state_weights=spec.weights[rules + rule] if problem.form.stateful else None,
                 )
                 for closed in trained:
                     while point < spec.points and ticks[point] < closed.end:
-                        models[point, s, r], (rounds[point], updates[point]) = theta, done
+                        models[point, s, r], (rounds[point], updates[point]) = version, done
                         point += 1
-                    theta, done = closed.model, (closed.number + 1, closed.updates)
+                    version, done = (closed.model, closed.state), (closed.number + 1, closed.updates)
             for rest in range(point, spec.points):
-                models[rest, s, r], (rounds[rest], updates[rest]) = theta, done
+                models[rest, s, r], (rounds[rest], updates[rest]) = version, done
     with numerics(dtype):
         if spec.start > 0:
-            firsts = [cast(problem.init(init_key(seed)), dtype) for seed in unit.seeds]
+            firsts = [_first(problem, seed, dtype) for seed in unit.seeds]
             recorder.begin(_measured(measure, [[first] * len(unit.runs) for first in firsts]))
         for point in range(spec.points):
             recorder.record(point, int(rounds[point]), int(updates[point]), _measured(measure, models[point]))
@@ -340,10 +438,10 @@ def _line(spec: UnitSpec, measure: _Plainly, dtype: Precision) -> Timeline | Lin
     """The rounds of a unit, or how they follow from its models; None if there are none."""
     if spec.asks:
 
-        def choosing(newest: Callable[[], Any]) -> Iterator[Timeline]:
+        def choosing(newest: Callable[[], Sent]) -> Iterator[Timeline]:
             def losses() -> NDArray[Any]:
                 with numerics(dtype):
-                    return np.asarray(measure(newest())["client_loss"])
+                    return np.asarray(measure(newest().model, newest().state)["client_loss"])
 
             return chosen_rounds(spec.config, spec.until, losses)
 
@@ -353,8 +451,8 @@ def _line(spec: UnitSpec, measure: _Plainly, dtype: Precision) -> Timeline | Lin
 
 
 def _measured(measure: _Plainly, models: Any) -> dict[str, Any]:
-    """[seeds, (clients,) runs] of every measure, of models [seeds][runs]."""
-    values = [[measure(model) for model in row] for row in models]
+    """[seeds, (clients,) runs] of every measure, of models and states [seeds][runs]."""
+    values = [[measure(model, state) for model, state in row] for row in models]
     return {name: np.moveaxis(np.array([[v[name] for v in row] for row in values]), 1, -1) for name in values[0][0]}
 
 
@@ -366,17 +464,16 @@ class _Plainly:
             self._clients = [cast(problem.client_data(i), dtype) for i in range(problem.num_clients)]
             self._test = [cast(part, dtype) for part in problem.test_data()]
             self._shared_test = problem.test_offsets is None
-        self._functions: dict[str, Any] = {"loss": jax.jit(problem.loss)}
-        self._functions |= {name: jax.jit(metric) for name, metric in problem.metrics.items()}
+        self._functions: dict[str, Any] = {name: jax.jit(measure) for name, measure in problem.measures.items()}
 
-    def __call__(self, theta: Any) -> dict[str, Any]:
+    def __call__(self, theta: Any, state: Any) -> dict[str, Any]:
         """As the engine's meter: per-client losses, then what is measured on the test rows."""
         on_clients = ["loss"] if self._test else list(self._functions)
         out: dict[str, Any] = {
-            f"client_{n}": np.array([float(self._functions[n](theta, data)) for data in self._clients])
+            f"client_{n}": np.array([float(self._functions[n](theta, data, state)) for data in self._clients])
             for n in on_clients
         }
         for n, f in self._functions.items() if self._test else ():
-            means = np.array([float(f(theta, part)) for part in self._test])
+            means = np.array([float(f(theta, part, state)) for part in self._test])
             out |= {f"test_{n}": float(means[0])} if self._shared_test else {f"client_test_{n}": means}
         return out

@@ -150,7 +150,7 @@ class Piece:
     write: I32
     closes: NDArray[np.bool_]
     weight: Floats
-    """[weight rules, events] ω_i(n)."""
+    """[weight rules, events] ω_i(n); where the problem has a state, then each rule's at the stable step."""
     points: tuple[Point, ...]
     num_slots: int
     """Slots needed so far."""

@@ -55,7 +55,7 @@ class UnitSpec:
     unit: Unit
     config: ClockConfig
     weights: tuple[Weights, ...]
-    """One for each weight rule of the study."""
+    """One for each weight rule of the study; where the problem has a state, then each rule's at the stable step."""
     hyper: dict[str, NDArray[np.float64]]
     """[runs] of every traced number."""
     clients: dict[str, NDArray[Any]]
@@ -171,9 +171,8 @@ class Session:
         """[clients] losses that clients were chosen by, choice by choice."""
         self.recorder = Recorder(spec)
         self.model: list[NDArray[Any]] | None = None
-        """The final model, [seeds, …, runs] a leaf, once all is done."""
-        model = machine.initial_model(unit.seeds, len(unit.runs))
-        self.state = machine.initial(model, spec.num_slots)
+        """The final model and the problem's state, [seeds, …, runs] a leaf, once all is done."""
+        self.state = machine.initial(unit.seeds, len(unit.runs), spec.num_slots)
         if snapshot is not None:
             self._restore(snapshot)
         elif spec.start > 0:

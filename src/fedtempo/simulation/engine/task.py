@@ -15,11 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from fedtempo.grid import RATE
+from fedtempo.problems.forms import LossForm
 from fedtempo.simulation.engine.program import FIRST, MAKING
-from fedtempo.training.batches import job_key, job_rows
+from fedtempo.training.batches import job_key, job_rows, step_key
 from fedtempo.training.client import ClientWork, Kept
-from fedtempo.training.server_rules import ServerRule
-from fedtempo.training.solvers import STEPS, Answer, Gradient, Hyper, Job, Params, Sent
+from fedtempo.training.server_rules import Arrival, LinearRule, ServerRule
+from fedtempo.training.solvers import STEPS, Answer, Hyper, Job, Params, Sent, Stepper
+from fedtempo.training.state_average import StateAverage, Values
 
 RUNS = -1
 SHARE = "importance"
@@ -48,6 +50,8 @@ class Runs(NamedTuple):
     """[seeds] of the batches."""
     noise: jax.Array
     """[seeds] of the compression."""
+    drawn: jax.Array | None
+    """[seeds] of what the loss draws in training; None where it draws nothing."""
     hyper: dict[str, jax.Array]
     """[runs] of each hyper-parameter."""
     rule: jax.Array
@@ -58,6 +62,30 @@ class Runs(NamedTuple):
     def of_client(self, client: jax.Array) -> dict[str, jax.Array]:
         """The numbers of one client."""
         return {name: values[client] for name, values in self.clients.items()}
+
+
+class JobKeys(NamedTuple):
+    """The keys of one job; None where nothing is drawn."""
+
+    compression: jax.Array | None
+    loss: jax.Array | None
+
+
+class Weighed(NamedTuple):
+    """What an update weighs."""
+
+    update: jax.Array
+    """ω_i(n) of its contribution."""
+    state: jax.Array | None
+    """Of the problem's state: ω_i(n) at the stable step; None where there is no state."""
+
+
+class Held(NamedTuple):
+    """What the server holds of the round in the making, where the problem has a state."""
+
+    rule: Tree
+    """What its rule holds."""
+    values: Values
 
 
 class Data(NamedTuple):
@@ -72,9 +100,11 @@ class Data(NamedTuple):
 class Task:
     """What is compiled: pure functions of fixed shape."""
 
-    loss: Callable[[Params, Any], jax.Array]
+    loss: LossForm
     work: ClientWork
     server: ServerRule
+    average: StateAverage | None = None
+    """What the server does with the problem's state; None if it has none."""
 
     @property
     def job(self) -> Job:
@@ -92,57 +122,109 @@ class Task:
 
         return jax.vmap(event)(client, job)
 
-    def gradient(self, data: Data, client: jax.Array, rows: jax.Array, batch: Tree = None) -> Gradient:
-        """(θ, k) → gradient of the k-th step of a job whose rows, or whose only batch, are known."""
+    def stepper(self, data: Data, client: jax.Array, rows: jax.Array, keys: JobKeys, batch: Tree = None) -> Stepper:
+        """(θ, k, s) → gradient of the k-th step of a job whose rows, or whose only batch, are known; and the next s."""
         if self.job.batch_size is None:
-            return lambda params, k: full_gradient(self.loss, data, client, params)
-        if batch is not None:
-            return lambda params, k: jax.grad(self.loss)(params, batch)
-        return lambda params, k: jax.grad(self.loss)(params, take(data.rows, rows[k]))
+            return lambda params, k, state: (full_gradient(self.loss.function, data, client, params), state)
+
+        def step(params: Params, k: Any, state: Tree) -> tuple[Params, Tree]:
+            here = take(data.rows, rows[k]) if batch is None else batch
+            key = None if keys.loss is None else step_key(keys.loss, k)
+            found: tuple[Params, Tree] = jax.grad(self.loss.training, has_aux=True)(params, here, key, state)
+            return found
+
+        return step
 
     def answer(
         self,
         data: Data,
         client: jax.Array,
-        gradient: Gradient,
+        stepper: Stepper,
         sent: Sent,
         kept: Kept,
         hyper: Hyper,
         own: dict[str, jax.Array],
         key: jax.Array | None,
     ) -> tuple[Answer, Kept]:
-        """What a client sends back after a job; `own` are its numbers, `key` its compression's."""
+        """What a client sends back after a job; `own` are its numbers, `key` its compression's.
+
+        The gradient of all its rows, where a correction asks for it, is that of the loss as it is measured.
+        """
         if RATE in own:
             hyper = {**hyper, RATE: hyper[RATE] * own[RATE].astype(hyper[RATE].dtype)}
         if STEPS in own:
             hyper = {**hyper, STEPS: own[STEPS]}
 
         def full(here: Params) -> Params:
-            return full_gradient(self.loss, data, client, here)
+            return full_gradient(lambda p, batch: self.loss.evaluation(p, batch, sent.state), data, client, here)
 
-        return self.work(gradient, full, sent, kept, hyper, key)
+        return self.work(stepper, full, sent, kept, hyper, key)
 
-    def noise(self, keys: jax.Array, client: jax.Array, job: jax.Array) -> jax.Array | None:
-        """[seeds] the keys of a job's compression; None where there is none."""
-        if self.work.compression is None:
-            return None
+    def keys(self, runs: Runs, client: jax.Array, job: jax.Array) -> JobKeys:
+        """[seeds] the keys of a job."""
         fold = jax.vmap(job_key, (0, None, None))
-        keyed: jax.Array = fold(keys, client, job)
-        return keyed
+        compression = None if self.work.compression is None else fold(runs.noise, client, job)
+        return JobKeys(compression, None if runs.drawn is None else fold(runs.drawn, client, job))
 
-    def initial(self, params: Tree, num_slots: int, num_clients: int) -> State:
-        """Every client holds version 0, `params` [seeds, …, runs], and so does the model in the making."""
+    def weighed(self, weight: jax.Array, runs: Runs) -> Weighed:
+        """[…, runs] what updates weigh, of [..., weight rules]: with a state, each rule's at the stable step follow."""
+        if self.average is None:
+            return Weighed(weight[..., runs.rule], None)
+        return Weighed(weight[..., runs.rule], weight[..., runs.rule + weight.shape[-1] // 2])
+
+    # -- the server, and the problem's state beside its rule
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the server only adds: then many updates can be taken at once."""
+        return isinstance(self.server, LinearRule) and self.average is None
+
+    def start(self, model: Params, state: Tree) -> Tree:
+        """What the server holds before the first round."""
+        acc = self.server.start(model)
+        if self.average is None:
+            return acc
+        return Held(acc, self.average.start(state, jnp.zeros((), jax.tree.leaves(model)[0].dtype)))
+
+    def add(self, acc: Tree, arrival: Arrival, weight: jax.Array | None, hyper: Hyper) -> Tree:
+        """An answer enters the round; `weight` is that of its state."""
+        if self.average is None:
+            return self.server.add(acc, arrival, hyper)
+        assert weight is not None
+        rule = self.server.add(acc.rule, arrival, hyper)
+        return Held(rule, self.average.add(acc.values, arrival.answer.state, weight))
+
+    def close(self, acc: Tree, hyper: Hyper) -> tuple[Sent, Tree]:
+        """The new version, and what the server holds when the next round begins."""
+        if self.average is None:
+            model, closed = self.server.close(acc, hyper)
+            return self.version(model, closed), closed
+        model, rule = self.server.close(acc.rule, hyper)
+        closed = Held(rule, self.average.close(acc.values))
+        return self.version(model, closed), closed
+
+    def version(self, model: Params, acc: Tree) -> Sent:
+        """A version as it is sent, made of what the server holds between two rounds."""
+        if self.average is None:
+            return Sent(model, self.server.broadcast(acc))
+        return Sent(model, self.server.broadcast(acc.rule), acc.values.state)
+
+    def initial(self, params: Tree, state: Tree, num_slots: int, num_clients: int) -> State:
+        """Every client holds version 0, `params` and the problem's `state` [seeds, …, runs]; so does the round in the
+        making.
+        """
         places = jnp.array([MAKING, FIRST])
-        over = partial(_over_seeds_and_runs, params)
-        acc = over(self.server.start)
-        first = Sent(params, over(lambda model: self.server.broadcast(self.server.start(model))))
+        acc = _over_seeds_and_runs(self.start, params, state)
+        first = _over_seeds_and_runs(self.version, params, acc)
         slots = jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype).at[places].set(x), first)
-        clients = jax.tree.map(lambda x: jnp.repeat(x[None], num_clients, axis=0), over(self.work.start))
-        return State(slots, acc, clients)
+        clients = jax.tree.map(
+            lambda x: jnp.repeat(x[None], num_clients, axis=0), _over_seeds_and_runs(self.work.start, params)
+        )
+        return State(slots, jax.tree.map(jnp.copy, acc), clients)  # a compiled call may be given no buffer twice
 
 
-def _over_seeds_and_runs(params: Tree, function: Callable[[Params], Tree]) -> Tree:
-    return jax.vmap(jax.vmap(function, in_axes=RUNS, out_axes=RUNS))(params)
+def _over_seeds_and_runs(function: Callable[..., Tree], *given: Tree) -> Tree:
+    return jax.vmap(jax.vmap(function, in_axes=RUNS, out_axes=RUNS))(*given)
 
 
 def loop(first: Any, last: Any, body: Callable[[Any, T], T], start: T) -> T:
@@ -166,12 +248,13 @@ def take(rows: Tree, which: jax.Array) -> Tree:
     return jax.tree.map(lambda x: x.at[which].get(mode="promise_in_bounds"), rows)
 
 
-def row_losses(loss: Callable[[Params, Any], jax.Array], params: Params, batch: Tree) -> jax.Array:
+def row_losses(loss: Callable[[Params, Any], Any], params: Params, batch: Tree) -> jax.Array:
     """[rows] the loss of each row of a batch."""
-    return jax.vmap(lambda row: loss(params, jax.tree.map(lambda x: x[None], row)))(batch)
+    losses: jax.Array = jax.vmap(lambda row: loss(params, jax.tree.map(lambda x: x[None], row)))(batch)
+    return losses
 
 
-def full_gradient(loss: Callable[[Params, Any], jax.Array], data: Data, client: jax.Array, params: Params) -> Params:
+def full_gradient(loss: Callable[[Params, Any], Any], data: Data, client: jax.Array, params: Params) -> Params:
     """∇L_i over all rows of a client, some at a time: a small client costs little beside a large one."""
     size, offset = data.size[client], data.offset[client]
 

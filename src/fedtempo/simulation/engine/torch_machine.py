@@ -3,8 +3,8 @@
     Δ ← K steps of the module from slots[read];   acc ← acc + η_g ω Δ;   at a round's end slots[write] ← acc
 
 The program, the rows of each batch, the weights and the order of events are those of every other engine. Buffers are
-averaged as values at a round's end (training/buffers.py). Corrections, compression, server rules and Optax's solvers
-are JAX functions of pytrees; here they are called with the module's parameters by name.
+averaged as values at a round's end (training/state_average.py). Corrections, compression, server rules and Optax's
+solvers are JAX functions of pytrees; here they are called with the module's parameters by name.
 
 A cell is one run of one seed. A slot holds a model for every cell.
 """
@@ -23,7 +23,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedtempo.clock.streams import stream_key
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.problems.problem import Problem
@@ -34,13 +33,13 @@ from fedtempo.simulation.engine.numerics import Precision, kept_as
 from fedtempo.simulation.engine.program import FIRST, Piece
 from fedtempo.simulation.engine.task import SHARE, Data, Task
 from fedtempo.simulation.engine.torch_work import Bridge, solver_of
-from fedtempo.training.batches import batch_key, compression_key, init_key, job_key
-from fedtempo.training.buffers import Buffers
+from fedtempo.training.batches import batch_key, compression_key, init_key, job_key, noise_key
 from fedtempo.training.client import Kept
 from fedtempo.training.corrections import Begun
 from fedtempo.training.server_contract import Arrival
 from fedtempo.training.server_rules import WeightedSum
 from fedtempo.training.solvers import STEPS, Answer, LocalOptax, LocalRule, Sent
+from fedtempo.training.state_average import StateAverage
 from fedtempo.training.torch_solvers import LocalTorch
 
 EVALUATED_AT_ONCE = 1024
@@ -65,10 +64,12 @@ class TorchState:
     """By slot: a model for every cell."""
     acc: list[Any]
     """By cell: the model as it grows, or what the server rule holds."""
-    sent: list[list[tuple[float, Flats]]]
-    """By cell: weights and buffers of the updates of the round in the making."""
     buffers: list[Flats]
     """By cell: those of the newest version."""
+    mean: list[Flats]
+    """By cell: the mean of those of the round in the making."""
+    mass: list[float]
+    """By cell: Σ ω_i of that round, at the stable step."""
     kept: dict[tuple[int, int], Kept] = field(default_factory=dict)
     """By client and cell: what a correction or a compression keeps."""
     own: dict[tuple[int, int], Flats] = field(default_factory=dict)
@@ -136,22 +137,16 @@ class TorchMachine(Machine):
 
     # -- before the first event
 
-    def initial_model(self, seeds: tuple[int, ...], runs: int) -> list[list[Values]]:
-        """By seed and run."""
-        found: list[list[Values]] = []
+    def initial(self, seeds: tuple[int, ...], runs: int, num_slots: int) -> TorchState:
+        cells: list[Values] = []
         for seed in seeds:
             module = FlatModule(self.problem.module_of(init_key(seed)), self.problem.device, double=self._double)
-            found.append([module.values()] * runs)
-        return found
-
-    def initial(self, model: list[list[Values]], num_slots: int) -> TorchState:
-        accs, versions = [], []
-        cells = [values for row in model for values in row]
-        for values in cells:
-            acc, broadcast = self._started(values)
-            accs.append(acc)
-            versions.append(Version(values, broadcast))
-        return TorchState(len(model), {FIRST: versions}, accs, [[] for _ in cells], [v.buffers for v in cells])
+            cells += [module.values()] * runs
+        started = [self._started(values) for values in cells]
+        versions = [Version(values, broadcast) for values, (_, broadcast) in zip(cells, started, strict=True)]
+        buffers = [values.buffers for values in cells]
+        accs = [acc for acc, _ in started]
+        return TorchState(len(seeds), {FIRST: versions}, accs, buffers, list(buffers), [0.0] * len(cells))
 
     def _started(self, values: Values) -> tuple[Any, Any]:
         if self._plain:
@@ -178,7 +173,7 @@ class TorchMachine(Machine):
     def load(self, piece: Piece, capacity: int, runs: TorchRuns) -> LoadedPiece:
         client, job = (jnp.asarray(_padded(x, capacity)) for x in (piece.client, piece.job))
         rows = np.asarray(self._draw(runs.keys, client, job)).astype(np.int64)
-        noise = jnp.stack([_noise_key(seed) for seed in runs.seeds])
+        noise = jnp.stack([noise_key(seed) for seed in runs.seeds])
         return LoadedPiece(piece, rows, _numbers(_words(noise, client, job)))
 
     @cached_property
@@ -226,8 +221,8 @@ class TorchMachine(Machine):
                 weight = float(piece.weight[rule, event])
                 self._add(state, cell, client, answer, weight, versions[cell], runs, hyper)
                 if buffers:
-                    even = float(piece.weight[rule, event])
-                    state.sent[cell].append((even, buffers))
+                    even = float(piece.weight[rule + len(piece.weight) // 2, event])
+                    self._add_buffers(state, cell, buffers, even)
                     if self.problem.buffers == "client":
                         state.own[client, cell] = buffers
 
@@ -258,9 +253,7 @@ class TorchMachine(Machine):
         flat.put(values)
         if begun_buffers is not None:
             flat.put_buffers(begun_buffers)
-        flat.module.train()
-        if self.problem.buffers == "frozen":
-            _frozen_statistics(flat.module)
+        self._train_mode()
         bridge = self._bridge if self._bridge.needed else None
         begun: Begun | None = None
         if bridge is not None:
@@ -268,6 +261,7 @@ class TorchMachine(Machine):
             sent = Sent(self._tree(values.trained), version.broadcast)
             begun = bridge.begin(sent, kept, partial(self._full_gradient, client))
             flat.put(values)  # a full gradient may have moved it
+            self._train_mode()
         corrected: Callable[[], Flats] | None = None
         if bridge is not None and begun is not None:
 
@@ -276,12 +270,17 @@ class TorchMachine(Machine):
                 return self.flat.flat(gradient)
 
         moved = self._solver(flat, self.problem.loss_of, batches, values.trained, hyper, corrected)
-        buffers = tuple(x.clone() for x in flat.buffers) if self.problem.buffers != "frozen" else ()
+        buffers = tuple(x.clone() for x in flat.buffers) if self.problem.form.stateful else ()
         if bridge is None:
             return moved, buffers, kept
         assert kept is not None
         answer, kept = bridge.finish(self._tree(moved), kept, begun, len(batches), self._numbers(hyper), key)
         return answer, buffers, kept
+
+    def _train_mode(self) -> None:
+        self.flat.module.train()
+        if self.problem.buffers == "frozen":
+            _frozen_statistics(self.flat.module)
 
     def _full_gradient(self, client: int, here: Any) -> Any:
         """∇L_i of all rows of a client, at a model by name."""
@@ -290,6 +289,7 @@ class TorchMachine(Machine):
             for own, given in zip(flat.trained, flat.flat(here), strict=True):
                 own.copy_(given)
         flat.collect_gradients()
+        flat.module.eval()  # that of the loss as it is measured
         begin, end = int(self.problem.offsets[client]), int(self.problem.offsets[client + 1])
         for start in range(begin, end, EVALUATED_AT_ONCE):
             stop = min(start + EVALUATED_AT_ONCE, end)
@@ -326,9 +326,9 @@ class TorchMachine(Machine):
         """The round's end: new versions in a slot."""
         made = []
         for cell in range(runs.cells):
-            if state.sent[cell]:
-                state.buffers[cell] = self._averaged(state.buffers[cell], state.sent[cell])
-                state.sent[cell] = []
+            if state.mass[cell]:
+                state.buffers[cell] = self._mixed(state.buffers[cell], state.mean[cell], min(1.0, state.mass[cell]))
+                state.mass[cell] = 0.0
             broadcast: Any = ()
             if self._plain:
                 trained = tuple(x.clone() for x in state.acc[cell])
@@ -339,18 +339,34 @@ class TorchMachine(Machine):
             made.append(Version(Values(trained, state.buffers[cell]), broadcast))
         state.slots[slot] = made
 
-    def _averaged(self, before: Flats, given: list[tuple[float, Flats]]) -> Flats:
-        names, kept = self.flat.buffer_names, self._kept_buffers
-        named = [(weight, dict(zip(names, map(as_array, values), strict=True))) for weight, values in given]
-        after = kept.averaged(dict(zip(names, map(as_array, before), strict=True)), named)
-        return tuple(
-            as_tensor(after[name]).to(old.dtype).to(old.device) for name, old in zip(names, before, strict=True)
-        )
+    def _add_buffers(self, state: TorchState, cell: int, buffers: Flats, weight: float) -> None:
+        """A client's values enter the round's mean; of a weight of zero they do not."""
+        if weight > 0:
+            state.mass[cell] += weight
+            share = weight / state.mass[cell]
+            state.mean[cell] = self._mixed(state.mean[cell], buffers, share)
+
+    def _mixed(self, one: Flats, other: Flats, share: float) -> Flats:
+        """Two sets of buffers as one, as `StateAverage` has it."""
+        mixed = []
+        for a, b, mean in zip(one, other, self._mean_of, strict=True):
+            if not a.is_floating_point():
+                mixed.append(torch.maximum(a, b))
+            elif mean is None:
+                mixed.append((1 - share) * a + share * b)
+            else:
+                apart = other[mean] - one[mean]
+                mixed.append((1 - share) * a.clamp(min=0) + share * b.clamp(min=0) + share * (1 - share) * apart**2)
+        return tuple(mixed)
 
     @cached_property
-    def _kept_buffers(self) -> Buffers:
-        named = dict(zip(self.flat.buffer_names, map(as_array, self.flat.buffers), strict=True))
-        return Buffers(named, tuple(named))
+    def _mean_of(self) -> tuple[int | None, ...]:
+        """For each buffer the place of the mean that it is a variance about; None of the others."""
+        by_name = sorted(self.flat.buffer_names)  # the order of a tree's leaves
+        average = StateAverage.of(self.problem.state_shapes)
+        means = {name: by_name[k] for name, k in zip(by_name, average.mean_of, strict=True) if k is not None}
+        names = self.flat.buffer_names
+        return tuple(names.index(means[name]) if name in means else None for name in names)
 
     # -- between PyTorch's vectors and JAX's trees
 
@@ -417,8 +433,10 @@ class TorchMachine(Machine):
         return found
 
     def _arrays(self, values: Values) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-        """Parameters and buffers by name."""
+        """Parameters, and the buffers that are averaged, by name."""
         trained = {name: as_array(view) for name, view in self.flat.by_name(values.trained).items()}
+        if not self.problem.form.stateful:
+            return trained, {}
         return trained, dict(zip(self.flat.buffer_names, map(as_array, values.buffers), strict=True))
 
     def measure_bytes(self, runs: int) -> int:
@@ -437,7 +455,7 @@ class TorchMachine(Machine):
             torch.cuda.synchronize(self.problem.device)
 
     def saved(self, state: TorchState) -> dict[str, NDArray[Any]]:
-        out: dict[str, NDArray[Any]] = {}
+        out: dict[str, NDArray[Any]] = {"mass": np.array(state.mass)}
 
         def add(name: str, tree: Any) -> None:
             for k, leaf in enumerate(jax.tree.leaves(tree)):
@@ -449,9 +467,7 @@ class TorchMachine(Machine):
         for cell, acc in enumerate(state.acc):
             add(f"acc.{cell}", acc)
             add(f"buffers.{cell}", state.buffers[cell])
-            out[f"sent.{cell}"] = np.array([weight for weight, _ in state.sent[cell]])
-            for k, (_, buffers) in enumerate(state.sent[cell]):
-                add(f"sent.{cell}.{k}", buffers)
+            add(f"mean.{cell}", state.mean[cell])
         for (client, cell), kept in state.kept.items():
             add(f"kept.{client}.{cell}", kept)
         for (client, cell), buffers in state.own.items():
@@ -467,16 +483,13 @@ class TorchMachine(Machine):
         cells = range(len(state.acc))
         slots = sorted({int(name.split(".")[1]) for name in saved if name.startswith("slot.")})
         start = [self.task.work.start(self._tree(version.values.trained)) for version in first]
-        weights = [saved[f"sent.{cell}"].tolist() for cell in cells]
         return TorchState(
             state.seeds,
             {slot: [back(f"slot.{slot}.{cell}", first[cell]) for cell in cells] for slot in slots},
             [back(f"acc.{cell}", state.acc[cell]) for cell in cells],
-            [
-                [(weight, back(f"sent.{cell}.{k}", state.buffers[cell])) for k, weight in enumerate(weights[cell])]
-                for cell in cells
-            ],
             [back(f"buffers.{cell}", state.buffers[cell]) for cell in cells],
+            [back(f"mean.{cell}", state.buffers[cell]) for cell in cells],
+            [float(mass) for mass in saved["mass"]],
             {(i, cell): back(f"kept.{i}.{cell}", start[cell]) for i, cell in _pairs(saved, "kept")},
             {(i, cell): back(f"own.{i}.{cell}", state.buffers[cell]) for i, cell in _pairs(saved, "own")},
         )
@@ -490,13 +503,7 @@ def _pairs(saved: Iterable[str], kind: str) -> list[tuple[int, int]]:
 
 def job_seed(seed: int, client: int, job: int) -> int:
     """What PyTorch's generator is seeded with before a job: dropout, and random items, follow from it."""
-    return int(_numbers(_words(_noise_key(seed)[None], jnp.int32(client)[None], jnp.int32(job)[None]))[0, 0])
-
-
-def _noise_key(seed: int) -> jax.Array:
-    words = jnp.asarray(np.array(stream_key("noise in training", seed), dtype=np.uint32))
-    key: jax.Array = jax.random.wrap_key_data(words, impl="threefry2x32")
-    return key
+    return int(_numbers(_words(noise_key(seed)[None], jnp.int32(client)[None], jnp.int32(job)[None]))[0, 0])
 
 
 @jax.jit

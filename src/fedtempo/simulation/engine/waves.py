@@ -5,8 +5,8 @@ every job in flight is. Their contributions are computed at once, and the models
 
     θ after event k  =  making + η_g Σ_{j ≤ k} ω_j Δ_j               a prefix sum, exact up to rounding
 
-A server that does more than add up takes the contributions of a wave one after the other. Waves are padded to one
-width, and several waves are one call. Only rounds that close write their slot.
+A server that does more than add up, or averages a problem's state, takes the answers of a wave one after the other.
+Waves are padded to one width, and several waves are one call. Only rounds that close write their slot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.simulation.engine.program import MAKING, NOBODYS, Piece
-from fedtempo.simulation.engine.task import RUNS, SHARE, Data, Runs, State, Task, Tree, at, put
+from fedtempo.simulation.engine.task import RUNS, SHARE, Data, JobKeys, Runs, State, Task, Tree, Weighed, at, put
 from fedtempo.training.server_rules import Arrival, LinearRule
 from fedtempo.training.solvers import Answer, Sent
 
@@ -36,7 +36,7 @@ class Waves(NamedTuple):
     events: jax.Array
     """[…, 5] client, job, slot to read, slot to write (nobody's if no round closes), 1 where there is an event."""
     weight: jax.Array
-    """[…, weight rules]"""
+    """[…, weight rules]; with a state, each rule's at the stable step follow."""
 
 
 class Loaded(NamedTuple):
@@ -95,8 +95,8 @@ def wave_loop(task: Task) -> Callable[[State, Data, Runs, Waves, jax.Array], Sta
         client, job, read, write, active = (mine.events[..., k] for k in range(5))
         drawn = task.draw(data, runs.keys, client.reshape(-1), job.reshape(-1))
         rows = drawn.reshape(*client.shape, *drawn.shape[1:])
-        lanes = _Lanes(client, job, read, write, active > 0, mine.weight[..., runs.rule], rows)
-        one = _wave if isinstance(task.server, LinearRule) else _wave_in_order
+        lanes = _Lanes(client, job, read, write, active > 0, task.weighed(mine.weight, runs), rows)
+        one = _wave if task.adds_up else _wave_in_order
 
         def step(now: State, wave: _Lanes) -> tuple[State, None]:
             return one(task, now, data, runs, wave), None
@@ -115,7 +115,7 @@ class _Lanes(NamedTuple):
     read: jax.Array
     write: jax.Array
     active: jax.Array
-    weight: jax.Array
+    weight: Weighed
     rows: jax.Array
 
 
@@ -125,15 +125,15 @@ def _answers(task: Task, base: Sent, state: State, data: Data, runs: Runs, wave:
     def of_lane(base: Sent, kept: Tree, lane: _Lanes) -> tuple[Answer, Tree]:
         own = runs.of_client(lane.client)
 
-        def of_seed(base: Sent, kept: Tree, rows: jax.Array, key: Any) -> tuple[Answer, Tree]:
-            gradient = task.gradient(data, lane.client, rows)
+        def of_seed(base: Sent, kept: Tree, rows: jax.Array, keys: JobKeys) -> tuple[Answer, Tree]:
+            stepper = task.stepper(data, lane.client, rows, keys)
 
             def of_run(base: Sent, kept: Tree, hyper: dict[str, jax.Array]) -> tuple[Answer, Tree]:
-                return task.answer(data, lane.client, gradient, base, kept, hyper, own, key)
+                return task.answer(data, lane.client, stepper, base, kept, hyper, own, keys.compression)
 
             return jax.vmap(of_run, in_axes=(RUNS, RUNS, 0), out_axes=RUNS)(base, kept, runs.hyper)
 
-        return jax.vmap(of_seed)(base, kept, lane.rows, task.noise(runs.noise, lane.client, lane.job))
+        return jax.vmap(of_seed)(base, kept, lane.rows, task.keys(runs, lane.client, lane.job))
 
     kept = jax.tree.map(lambda x: x[wave.client], state.clients)
     found: tuple[Answer, Tree] = jax.vmap(of_lane)(base, kept, wave)
@@ -158,7 +158,7 @@ def _wave(task: Task, state: State, data: Data, runs: Runs, wave: _Lanes) -> Sta
     read, write = jnp.concatenate([wave.read, making]), jnp.concatenate([wave.write, making])
     versions = jax.tree.map(lambda x: x.at[read].get(mode="promise_in_bounds"), state.slots)
     answers, kept = _answers(task, jax.tree.map(lambda x: x[:-1], versions), state, data, runs, wave)
-    steps = jax.vmap(step)(answers, wave.weight)
+    steps = jax.vmap(step)(answers, wave.weight.update)
     steps = jax.tree.map(lambda x: jnp.where(_as(wave.active, x), x, 0), steps)
     after = jax.tree.map(lambda x, v: prefix_sums(x[-1], v), versions.model, steps)
     values = jax.tree.map(lambda v: jnp.concatenate([v, v[-1:]]), after)
@@ -175,10 +175,11 @@ def _wave_in_order(task: Task, state: State, data: Data, runs: Runs, wave: _Lane
         (slots, acc), (event, answer, sent) = now, lane
         share = runs.of_client(event.client)[SHARE]
 
-        def of_run(acc: Tree, answer: Answer, sent: Sent, weight: jax.Array, hyper: Any) -> tuple[Tree, Tree, Sent]:
-            added = task.server.add(acc, Arrival(answer, weight, share, sent, event.client), hyper)
-            model, closed = task.server.close(added, hyper)
-            return added, closed, Sent(model, task.server.broadcast(closed))
+        def of_run(acc: Tree, answer: Answer, sent: Sent, weight: Weighed, hyper: Any) -> tuple[Tree, Tree, Sent]:
+            arrival = Arrival(answer, weight.update, share, sent, event.client)
+            added = task.add(acc, arrival, weight.state, hyper)
+            version, closed = task.close(added, hyper)
+            return added, closed, version
 
         over_runs = jax.vmap(of_run, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
         over_seeds = jax.vmap(over_runs, in_axes=(0, 0, 0, None, None))

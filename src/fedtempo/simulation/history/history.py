@@ -9,8 +9,9 @@ All over (`scheme`, `weights`, hyper-parameters given as lists, `seed`, `time`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ import xarray as xr
 from fedtempo import display
 from fedtempo.errors import InputError
 from fedtempo.simulation.history.history_file import read_history, write_history
-from fedtempo.simulation.history.model import Model, tree_of
+from fedtempo.simulation.history.model import Model, reveal, tree_of
 from fedtempo.simulation.history.selection import (
     ALWAYS,
     at_coordinates,
@@ -40,6 +41,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PARAMETER = "parameter:"
+STATE = "state:"
+"""How the names of a model's leaves begin, and those of the problem's state."""
+FIXED = "fixed:"
+"""How the names of arrays begin that belong to a module and were not trained."""
+MODULE = "module"
+"""Attribute of a history: the names of a PyTorch module's state dict, each with the one that it is kept under."""
+KEPT_AS = "kept_as"
+"""Attribute of a variable: the type of its whole numbers, which are floating here since a run may have none."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -48,6 +57,8 @@ class History:
 
     dataset: xr.Dataset
     structure: Any = field(default=None, kw_only=True)
+    state_structure: Any = field(default=None, kw_only=True)
+    """Those of the model and of the problem's state; None where they are not known, as after `load`."""
 
     def __post_init__(self) -> None:
         missing = [d for d in ALWAYS if d not in self.dataset.dims or d not in self.dataset.coords]
@@ -114,7 +125,7 @@ class History:
     def only(self, *measures: str) -> History:
         """The same runs with the loss and the measures named alone, without models."""
         kept = [n for n in dict.fromkeys(("loss", *measures, "diverged_at")) if n in self.dataset]
-        return History(self.dataset[kept], structure=self.structure)
+        return replace(self, dataset=self.dataset[kept])
 
     def select(self, **coords: Any) -> History:
         """The runs at the given coordinates: one value, a list of values, or a slice of numbers.
@@ -122,7 +133,7 @@ class History:
         Numbers match to a part in a million; schemes and weight rules are named by their labels, or given themselves.
         A hyper-parameter at one value is a dimension no longer; scheme, weights, seed and time stay dimensions.
         """
-        return History(at_coordinates(self.dataset, coords), structure=self.structure)
+        return replace(self, dataset=at_coordinates(self.dataset, coords))
 
     sel = select
 
@@ -146,10 +157,10 @@ class History:
         index, known = lowest(-scores if _upwards(measure, highest) else scores, hyper)
         rule = f"{measure}: mean over seeds of the mean over the last tenth of the time grid"
         chosen = at_positions(self.dataset, index, known).assign_attrs(chosen_by=rule)
-        return History(chosen, structure=self.structure)
+        return replace(self, dataset=chosen)
 
     def model(self, **coords: Any) -> Model:
-        """The parameters that one run ended with; weights are the time-based ones unless named."""
+        """The parameters that one run ended with, and the problem's state; weights are time-based unless named."""
         if "weights" not in coords and "time-based" in self.dataset["weights"].values:
             coords = {**coords, "weights": "time-based"}
         named = {str(n): v for n, v in self.dataset.items() if str(n).startswith(PARAMETER)}
@@ -166,7 +177,9 @@ class History:
         if all(leaf.dtype.kind == "f" and np.isnan(leaf).all() for leaf in leaves.values()):
             why = "it diverged" if bool(run.diverged.any()) else "it has not been carried to the end"
             raise InputError(f"no parameters of the run {_in_words(where)}: {why}; choose another run")
-        return Model(tree_of(leaves, self.structure), where)
+        state = {str(n).removeprefix(STATE): _typed(v) for n, v in dataset.items() if str(n).startswith(STATE)}
+        own = tree_of(state, self.state_structure) if state else None
+        return Model(tree_of(leaves, self.structure), where, own, _module(dataset))
 
     # -- numbers
 
@@ -242,6 +255,19 @@ class History:
 
     def _repr_html_(self) -> str:
         return display.history_html(self)
+
+
+def _module(dataset: xr.Dataset) -> dict[str, Any] | None:
+    """What is known of the PyTorch module that a model is of."""
+    if MODULE not in dataset.attrs:
+        return None
+    fixed = {reveal(str(n).removeprefix(FIXED)): _typed(v) for n, v in dataset.items() if str(n).startswith(FIXED)}
+    return {"names": json.loads(dataset.attrs[MODULE]), "fixed": fixed}
+
+
+def _typed(values: xr.DataArray) -> Any:
+    """Values in the type that they had."""
+    return values.values.astype(values.attrs[KEPT_AS]) if KEPT_AS in values.attrs else values.values
 
 
 def _upwards(measure: str, highest: bool | None) -> bool:

@@ -1,6 +1,8 @@
 """Trained parameters: a pytree, its leaves named by where they lie, and a file of plain arrays for them.
 
-A leaf's path is "layers/0/w"; the path of a tree that is one leaf is "".
+A leaf's path is "layers/0/w"; the path of a tree that is one leaf is "". A problem's state is kept beside the
+parameters, its leaves as "state:bn/mean". A model of a PyTorch module also knows the module's own names and what was
+not trained, so that `state_dict` has all that the module's `load_state_dict` asks for.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from fedtempo.errors import DataMissing, InputError
 from fedtempo.files import write_whole
 
 KIND = "fedtempo model"
+_STATE = "state:"
+_FIXED = "fixed:"
 
 
 def leaf_paths(tree: Any) -> list[str]:
@@ -70,21 +74,45 @@ def _nested(leaves: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The parameters that one run ended with, and which run it was."""
+    """The parameters that one run ended with, which run it was, and the problem's state."""
 
     parameters: Any
     where: Mapping[str, Any] = field(default_factory=dict)
+    state: Any = None
+    """None where the problem has none."""
+    module: Mapping[str, Any] | None = None
+    """Of a PyTorch module: `names` of its state dict, in their order, each with the name that it is kept under (tied
+    weights share one), and `fixed` arrays, which were not trained."""
+
+    @property
+    def params(self) -> Any:
+        """The parameters, as a loss calls them."""
+        return self.parameters
 
     def save(self, path: str | Path) -> None:
-        """Write the leaves as an .npz file, by their paths; NumPy reads it, nothing in it is pickled."""
+        """Write an .npz file of the leaves by their paths, or a .safetensors file; nothing is pickled.
+
+        A model of a PyTorch module is written to .safetensors by the names of its state dict.
+        """
         import zipfile
 
         import jax
 
         path = Path(path)
+        if path.suffix == ".safetensors":
+            self._save_tensors(path)
+            return
         if path.suffix != ".npz":
-            raise InputError(f"{path}: models are written as .npz; name the file {path.with_suffix('.npz').name}")
+            raise InputError(
+                f"{path}: models are written as .npz or .safetensors; name the file {path.with_suffix('.npz').name}"
+            )
         leaves = dict(zip(leaf_paths(self.parameters), jax.tree_util.tree_leaves(self.parameters), strict=True))
+        state = [_STATE + path for path in leaf_paths(self.state)]
+        leaves |= dict(zip(state, jax.tree_util.tree_leaves(self.state), strict=True))
+        note: dict[str, Any] = {"kind": KIND, "where": dict(self.where), **({"state": state} if state else {})}
+        if self.module is not None:
+            note["module"] = {"names": self.module["names"], "fixed": list(self.module["fixed"])}
+            leaves |= {_FIXED + name: array for name, array in self.module["fixed"].items()}
         for name, leaf in leaves.items():
             if np.asarray(leaf).dtype.kind not in "biufc":
                 raise InputError(f"{path}: the leaf {name!r} is no array of plain numbers; convert it before saving")
@@ -92,16 +120,52 @@ class Model:
         def write(file: BinaryIO) -> None:
             # savez would refuse a leaf with the name of one of its own arguments
             with zipfile.ZipFile(file, "w") as archive:
-                archive.comment = json.dumps({"kind": KIND, "where": dict(self.where)}).encode()
+                archive.comment = json.dumps(note).encode()
                 for name, leaf in leaves.items():
                     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                         np.lib.format.write_array(member, np.asarray(leaf), allow_pickle=False)
 
         write_whole(path, write)
 
+    def arrays(self) -> dict[str, Any]:
+        """All arrays of a PyTorch module's state dict, by its names; of other models the leaves, by their paths."""
+        import jax
+
+        def leaves(tree: Any) -> dict[str, Any]:
+            return dict(zip(leaf_paths(tree), jax.tree_util.tree_leaves(tree), strict=True))
+
+        if self.module is None:
+            found = leaves(self.parameters)
+            return found | ({} if self.state is None else {_STATE + n: x for n, x in leaves(self.state).items()})
+        held = {**self.module["fixed"], **dict(self.parameters), **dict(self.state or {})}
+        return {name: np.asarray(held[kept]) for name, kept in self.module["names"].items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors by name, for `load_state_dict` of the PyTorch module that was trained."""
+        if self.module is None:
+            raise InputError(
+                "state_dict: this model is not a PyTorch module's; its arrays are in .parameters, a pytree"
+            )
+        import torch
+
+        return {name: torch.from_numpy(np.array(array)) for name, array in self.arrays().items()}
+
+    def _save_tensors(self, path: Path) -> None:
+        try:
+            from safetensors.numpy import save
+        except ImportError:
+            raise DataMissing(
+                f"{path}: safetensors is not installed; install it with pip install 'fedtempo[torch]', or write .npz"
+            ) from None
+        data = save({name: np.ascontiguousarray(array) for name, array in self.arrays().items()}, self._metadata())
+        write_whole(path, lambda file: file.write(data))
+
+    def _metadata(self) -> dict[str, str]:
+        return {"kind": KIND, "where": json.dumps(dict(self.where))}
+
     @classmethod
     def load(cls, path: str | Path) -> Model:
-        """Read what `save` wrote; lists and tuples come back as dictionaries by position."""
+        """Read an .npz file that `save` wrote; lists and tuples come back as dictionaries by position."""
         import zipfile
 
         path = Path(path)
@@ -115,7 +179,12 @@ class Model:
             raise InputError(f"{path}: not a model that fedtempo saved ({error}); give an .npz file") from None
         if not leaves:
             raise InputError(f"{path}: no arrays in it; give an .npz file that Model.save wrote")
-        return cls(tree_of(leaves), note.get("where", {}))
+        state = {name.removeprefix(_STATE): leaves.pop(name) for name in note.get("state", ()) if name in leaves}
+        module = note.get("module")
+        if module is not None:
+            fixed = {name: leaves.pop(_FIXED + name) for name in module["fixed"]}
+            module = {"names": module["names"], "fixed": fixed}
+        return cls(tree_of(leaves), note.get("where", {}), tree_of(state) if state else None, module)
 
 
 def must_exist(path: Path, what: str) -> None:

@@ -11,7 +11,6 @@ computed: nothing cancels. Server rules do not see these arrays, and they are no
 
 from __future__ import annotations
 
-import cmath
 import logging
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -21,11 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
+from fedtempo.flower.arrays import Arrays, finite, whole
 
 log = logging.getLogger("flwr")
-
-Arrays = dict[str, NDArray[Any]]
-"""A model: arrays by name."""
 
 AUTO = "auto"
 _MEANS = {"running_var": "running_mean", "moving_variance": "moving_mean", "moving_var": "moving_mean"}
@@ -196,32 +193,3 @@ def _warn_of_numbers(model: Arrays) -> None:
                 variance,
             )
             return
-
-
-def finite(*arrays: NDArray[Any]) -> bool:
-    """Whether every number is; sums, which are looked at first, seldom leave a doubt."""
-    with np.errstate(all="ignore"):
-        return all(map(_finite, arrays))
-
-
-def _finite(array: NDArray[Any]) -> bool:
-    if array.dtype.kind not in "fc":
-        return True
-    if array.dtype == np.float16:  # whose sums are slow and soon too large; all bits of the exponent: not finite
-        return bool((array.view(np.uint16) & 0x7FFF).max(initial=0) < 0x7C00)
-    return cmath.isfinite(np.add.reduce(array, axis=None)) or bool(np.isfinite(array).all())
-
-
-def whole(total: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
-    """Numbers as whole ones or booleans, at the end of their type where they are beyond."""
-    total = np.rint(total)
-    if kind.kind == "b":
-        return np.asarray(total > 0)
-    room = np.iinfo(kind)
-    return np.asarray(np.clip(total, float(room.min), _top(room.max)).astype(kind))
-
-
-def _top(most: int) -> float:
-    """The largest float that a whole number up to `most` can hold: 2⁶³ − 1 as a float is 2⁶³, which flips over."""
-    top = float(most)
-    return float(np.nextafter(top, 0.0)) if top > most else top
