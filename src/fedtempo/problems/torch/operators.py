@@ -36,8 +36,8 @@ def environment() -> Any:
     found = _torchax_tensor().Environment()
     _with_constants(found)
     _with_stopped_gradients(found)
-    aten = torch.ops.aten
-    for operator, function in {
+    aten: Any = torch.ops.aten
+    bent: dict[Any, Callable[..., Any]] = {
         aten.abs: absolute,
         aten.clamp: clamp,
         aten.clamp_min: clamp,
@@ -45,16 +45,18 @@ def environment() -> Any:
         aten.hardtanh: hardtanh,
         aten.relu6: lambda x: hardtanh(x, 0, 6),
         aten.leaky_relu: leaky_relu,
-    }.items():
+    }
+    for operator, function in bent.items():
         _replace(found, operator, _of_tensors(found, function))
     for operator in (aten.native_batch_norm, aten._native_batch_norm_legit.default):
         found.override_op_definition(operator, batch_norm)
-    for operator, cell in {
+    cells: dict[Any, recurrent.Cell] = {
         torch.lstm: recurrent.lstm_cell,
         torch.gru: recurrent.gru_cell,
         torch.rnn_tanh: recurrent.tanh_cell,
         torch.rnn_relu: recurrent.relu_cell,
-    }.items():
+    }
+    for operator, cell in cells.items():
         found.override_op_definition(operator, recurrent.layers(cell))
     return found
 
@@ -154,7 +156,13 @@ def leaky_relu(x: jax.Array, slope: float = 0.01) -> jax.Array:
 
 
 def batch_norm(
-    x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool = False, momentum: float = 0.1,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    training: bool = False,
+    momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
     """Normalised with the batch's mean and variance, which the running ones then follow, or with the running ones."""
