@@ -1,0 +1,1 @@
+"""PyTorch's modules as problems."""
