@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 CORE := $(VENV)/.core
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
-	bench-planner bench-flower bench-one-line flower-demo test-flower test-slow check-accelerator lock format clean
+	bench-planner bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(CORE)
@@ -23,7 +23,7 @@ types: $(READY)
 
 # Two processes, a file at a time: files share what they compile.
 unit: $(READY)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not torch"
 
 # The wheel as a user gets it: built, unpacked beside nothing of this checkout, imported and run.
 wheel: $(READY)
@@ -37,6 +37,10 @@ flower-demo: $(CORE)
 test-slow: $(READY)
 	FEDTEMPO_FULL_COMPILE=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 	FEDTEMPO_FULL_COMPILE=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/problems/test_models.py -k torch
+
+# PyTorch modules: the engine, the compiled form, data sets.
+test-torch: torch
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m torch
 
 # Real Flower processes that are killed, turned away or lie: about ten minutes.
 test-flower: $(READY)
@@ -59,6 +63,10 @@ bench-quadratic: $(READY)
 bench-planner: $(READY)
 	$(BIN)/python benchmarks/planner.py
 
+# A PyTorch module on the clock beside a tidy loop in plain PyTorch.
+bench-torch: torch
+	$(BIN)/python benchmarks/torch_engine.py
+
 # What a round costs on Flower, transport and ours apart, and how many updates a second the server takes.
 bench-flower: $(READY)
 	$(BIN)/python benchmarks/flower_overhead.py
@@ -80,7 +88,7 @@ bench-models: torch
 	$(BIN)/python benchmarks/models.py
 
 torch: $(READY)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/bench.txt
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/torch.txt
 
 # The same batches and answers on this machine's accelerator as by the plain loop.
 check-accelerator: $(READY)

@@ -154,7 +154,7 @@ def loops(data: Data, quick: bool) -> dict[str, Contestant]:
         ),
     }
     if find_spec("torch") is None:
-        print("torch cannot be imported: no PyTorch loops (pip install -r requirements/bench.txt)\n")
+        print("torch cannot be imported: no PyTorch loops (pip install -r requirements/torch.txt)\n")
         return found
     from torch_loops import LOOPS, index, tensors, torch_loop
 

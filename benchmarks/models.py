@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two repeats: to see that it runs")
     options = parser.parse_args()
     if find_spec("torch") is None:
-        raise SystemExit("torch cannot be imported: nothing to compare with (pip install -r requirements/bench.txt)")
+        raise SystemExit("torch cannot be imported: nothing to compare with (pip install -r requirements/torch.txt)")
     import torch
 
     from models_by_torch import NAMES

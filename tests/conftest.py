@@ -241,6 +241,10 @@ LONG = (
 """Files of half a minute and more, the longest first."""
 
 
+TORCH = ("problems/torch/", "simulation/test_torch_")
+"""Tests of PyTorch modules: `make test-torch` runs them."""
+
+
 def _name(item: pytest.Item) -> str:
     return item.path.relative_to(Path(__file__).parent).as_posix()
 
@@ -251,3 +255,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(name in item.nodeid for name in SLOW):
             item.add_marker(pytest.mark.slow)
+        if _name(item).startswith(TORCH):
+            item.add_marker(pytest.mark.torch)

@@ -67,7 +67,7 @@ def by_jax(module=None) -> ft.Problem:
 
 def compare(schemes, local, tolerance=1e-9, **more) -> None:
     given = {"until": 12, "points": 7, "local": local, "dtype": "float64", "seeds": [0, 1], "per_client": True, **more}
-    ours = ft.simulate(by_torch(), schemes, TIMES, **given).dataset
+    ours = ft.simulate(by_torch(), schemes, TIMES, engine="torch", **given).dataset
     theirs = ft.simulate(by_jax(), schemes, TIMES, engine="events", **given).dataset
     for name in theirs.data_vars:
         if name.startswith("diverged"):
@@ -97,7 +97,7 @@ def test_clients_are_chosen_by_the_losses_of_the_trained_model() -> None:
 
 def test_the_oracle_says_the_same() -> None:
     given = {"until": 6, "points": 3, "local": ft.LocalSGD(steps=3, lr=0.3, batch_size=4), "dtype": "float64"}
-    ours = ft.simulate(by_torch(), ft.FedFix("1"), TIMES, **given).dataset.loss
+    ours = ft.simulate(by_torch(), ft.FedFix("1"), TIMES, engine="torch", **given).dataset.loss
     theirs = ft.simulate(by_jax(), ft.FedFix("1"), TIMES, engine="oracle", **given).dataset.loss
     np.testing.assert_allclose(ours.values, theirs.values, rtol=1e-9)
 
@@ -257,7 +257,7 @@ def test_statistics_dropout_tied_and_frozen_weights_are_a_plain_loops(scheme, ow
     )
     problem = ft.torch.problem(model=module, loss=F.cross_entropy, data=words(), buffers="client" if own else "average")
     local = ft.LocalSGD(steps=3, lr=0.2, batch_size=4)
-    history = ft.simulate(problem, scheme, times, until=9, local=local, dtype="float64", points=10)
+    history = ft.simulate(problem, scheme, times, until=9, local=local, dtype="float64", points=10, engine="torch")
     found = history.model().state_dict()
     assert set(found) == set(module.state_dict())
     for name, value in wanted[-1].items():
@@ -298,16 +298,16 @@ def test_the_users_random_numbers_go_on_as_they_were() -> None:
     torch.manual_seed(7)
     wanted = torch.rand(3)
     torch.manual_seed(7)
-    ft.simulate(problem, ft.FedAvg(), ft.FixedTimes([1, 2, 3]), until=6, points=2)
+    ft.simulate(problem, ft.FedAvg(), ft.FixedTimes([1, 2, 3]), until=6, points=2, engine="torch")
     assert torch.equal(torch.rand(3), wanted)
 
 
 def test_a_function_makes_another_model_for_each_seed() -> None:
     problem = ft.torch.problem(model=lambda: nn.Linear(INPUTS, CLASSES), loss=F.cross_entropy, data=rows())
-    history = ft.simulate(problem, ft.FedAvg(), TIMES, until=8, seeds=[0, 1, 2], points=2)
+    history = ft.simulate(problem, ft.FedAvg(), TIMES, until=8, seeds=[0, 1, 2], points=2, engine="torch")
     first = history.dataset.loss.isel(time=0).values.ravel()
     assert len(set(first.tolist())) == 3
-    again = ft.simulate(problem, ft.FedAvg(), TIMES, until=8, seeds=[2], points=2)
+    again = ft.simulate(problem, ft.FedAvg(), TIMES, until=8, seeds=[2], points=2, engine="torch")
     assert float(again.dataset.loss.isel(time=0).squeeze()) == first[2]
 
 
@@ -359,6 +359,6 @@ def test_a_killed_study_goes_on_to_the_same_bits(tmp_path) -> None:
 
 def test_another_engine_does_not_go_on_with_it(tmp_path) -> None:
     folder = tmp_path / "run"
-    ft.simulate(by_torch(), ft.FedAvg(), TIMES, until=4, points=2, checkpoint=folder)
+    ft.simulate(by_torch(), ft.FedAvg(), TIMES, until=4, points=2, checkpoint=folder, engine="torch")
     with pytest.raises(ft.ResultsConflict):
-        ft.simulate(by_jax(), ft.FedAvg(), TIMES, until=4, points=2, checkpoint=folder)
+        ft.simulate(by_jax(), ft.FedAvg(), TIMES, until=4, points=2, checkpoint=folder, engine="events")

@@ -194,21 +194,31 @@ def real(name: str, given: Any, *, above: bool = True) -> float:
 
 
 def engine_name(given: EngineName, problem: Problem) -> EngineName:
-    """The engine, chosen for the hardware and the problem where that is left open."""
+    """The engine for a problem of JAX functions, chosen for the hardware where that is left open."""
     chosen = one_of("engine", given, ENGINES)
-    by_torch = problem.framework == "torch"
-    if chosen == "torch" and not by_torch:
+    if chosen == "torch":
         raise InputError(
             f"engine: 'torch' runs PyTorch modules, and {problem.name} is made of JAX functions; use 'auto', or "
             "ft.torch.problem"
         )
-    if by_torch and chosen in ("auto", "torch"):
-        return "torch"
-    if by_torch:
-        raise InputError(f"engine: {problem.name} is a PyTorch module, which {chosen!r} does not run; use 'torch'")
     if chosen == "auto":
         return "events" if jax.default_backend() == "cpu" else "waves"
     return chosen
+
+
+def engine_for(given: EngineName, problem: Problem, local: LocalRule, dtype: str) -> tuple[EngineName, Problem]:
+    """The engine, and the problem as it runs it: a PyTorch module is compiled where that can be done and is faster."""
+    if problem.framework != "torch":
+        return engine_name(given, problem), problem
+    from fedtempo.problems.torch.choice import chosen
+    from fedtempo.problems.torch.problem import TorchProblem
+
+    assert isinstance(problem, TorchProblem)
+    sizes = [axis.values for axis in local.axes if axis.name == "batch_size"]
+    batch = next((int(size) for values in sizes for size in values if size is not None), 64)
+    asked = one_of("engine", given, ENGINES)
+    found = chosen(problem, asked, torch_work=local.framework == "torch", dtype=dtype, batch_size=batch)
+    return ("torch", problem) if found is problem else (engine_name(asked, found), found)
 
 
 def fitting_local(local: LocalRule, engine: EngineName) -> LocalRule:

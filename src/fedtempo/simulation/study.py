@@ -27,7 +27,7 @@ from fedtempo.simulation.arguments import (
     EngineName,
     a_problem,
     client_times,
-    engine_name,
+    engine_for,
     first_measure,
     fitting_local,
     fitting_options,
@@ -171,7 +171,8 @@ def simulate(
     """
     clients = a_problem(problem).num_clients
     folder = None if checkpoint is None else Folder(Path(checkpoint), description)
-    called = engine_name(engine, problem)
+    engine = _engine(engine, None if overwrite else folder)
+    called, problem = engine_for(engine, problem, local_rule(local), one_of("dtype", dtype, PRECISIONS))
     study = Study(
         problem=problem,
         schemes=fitting_options(some_schemes(schemes, clients), local_rule(local), clients),
@@ -200,6 +201,11 @@ def _step(given: str | None, folder: Folder | None) -> str:
     if given is not None:
         return check_step(given)
     return "stable" if folder is None or not folder.holds_a_study() else folder.step()
+
+
+def _engine(given: EngineName, folder: Folder | None) -> EngineName:
+    """The engine that is asked for; where that is left open, that of the study in the folder."""
+    return given if given != "auto" or folder is None or not folder.holds_a_study() else folder.engine()
 
 
 def run_study(

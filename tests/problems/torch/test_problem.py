@@ -26,9 +26,8 @@ def linear() -> nn.Module:
 def losses(**given) -> list[float]:
     problem = ft.torch.problem(**{"model": linear(), "loss": F.cross_entropy, **given})
     local = ft.LocalSGD(steps=2, lr=0.3, batch_size=4)
-    return (
-        ft.simulate(problem, ft.FedFix(1), TIMES, until=6, local=local, points=4).dataset.loss.values.ravel().tolist()
-    )
+    history = ft.simulate(problem, ft.FedFix(1), TIMES, until=6, local=local, points=4, engine="torch")
+    return history.dataset.loss.values.ravel().tolist()
 
 
 class Items(Dataset):

@@ -21,7 +21,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,8 @@ class Compiled:
     """(params, batch, key, state) -> (mean loss, new state); without a key in evaluation mode."""
     metrics: dict[str, Callable[[Arrays, Tree, Arrays], jax.Array]]
     """(params, batch, state) -> value, in evaluation mode."""
+    random: bool = False
+    """Whether it draws from the key in training."""
 
 
 def compiled(
@@ -90,8 +92,8 @@ def compiled(
 
     found = Compiled(loss, {name: metric(function) for name, function in metrics.items()})
     with jax.enable_x64(dtype == "float64"):
-        _check(traced, found, compute, metrics, example)
-    return found
+        random = _check(traced, found, compute, metrics, example)
+    return replace(found, random=random)
 
 
 class _Whole(nn.Module):
@@ -231,8 +233,8 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     return None
 
 
-def _check(traced: _Traced, found: Compiled, compute: Compute, metrics: Mapping[str, Compute], example: Tree) -> None:
-    """Refuses functions that cannot be traced, or that differ from PyTorch's."""
+def _check(traced: _Traced, found: Compiled, compute: Compute, metrics: Mapping[str, Compute], example: Tree) -> bool:
+    """Refuses functions that cannot be traced, or that differ from PyTorch's; whether the loss draws in training."""
     drawn: dict[bool, bool] = {}
     programs: dict[bool, Any] = {}
 
@@ -264,6 +266,7 @@ def _check(traced: _Traced, found: Compiled, compute: Compute, metrics: Mapping[
         except Exception as error:
             raise NotCompilable(_reason(error)) from error
         _compare(ours, _by_torch(traced, compute, metrics, example, training), traced.module)
+    return drawn[True]
 
 
 def _by_torch(

@@ -197,13 +197,17 @@ class TorchProblem(Problem):
         return module(*batch[: max(1, len(batch) - 1)]), target
 
     def loss_of(self, module: nn.Module, batch: Any) -> Tensor:
-        """The loss of a batch."""
+        """The loss of a batch; what the module raises, in one line."""
         try:
-            found: Tensor = self._loss_of(*self.output(module, batch))
+            return self.bare_loss_of(module, batch)
         except InputError:
             raise
         except Exception as error:
             raise InputError(f"the module fails on a batch of {_described(batch)}: {first_line(error)}") from error
+
+    def bare_loss_of(self, module: nn.Module, batch: Any) -> Tensor:
+        """The loss of a batch."""
+        found: Tensor = self._loss_of(*self.output(module, batch))
         return found
 
     def measures_of(self, module: nn.Module, batch: Any) -> dict[str, Any]:
