@@ -165,8 +165,9 @@ def simulate(
     loss), counts as diverged; the others go on.
 
     `checkpoint` is a folder, saved to every `save_every` seconds: a study that was stopped there goes on, to the same
-    bits on a processor; `overwrite` replaces a study that is there. Ctrl-C stops it within a second or so, saved. A
-    JSON `description` is kept in the folder. `on_progress` is told several times a second how far it is.
+    bits on a processor, with the engine that it was begun with unless another is named; `overwrite` replaces a study
+    that is there. Ctrl-C stops it within a second or so, saved. A JSON `description` is kept in the folder.
+    `on_progress` is told several times a second how far it is.
     """
     clients = a_problem(problem).num_clients
     folder = None if checkpoint is None else Folder(Path(checkpoint), description)
@@ -184,7 +185,7 @@ def simulate(
         points=grid_points(points),
         measure_from=first_measure(measure_from, until),
         dtype=one_of("dtype", dtype, PRECISIONS),
-        engine=engine_name(engine),
+        engine=_engine(engine, None if overwrite else folder),
         surrogate=surrogate_scheme(surrogate, clients),
         per_client=bool(per_client),
         bound=real("bound", bound),
@@ -198,6 +199,12 @@ def _step(given: str | None, folder: Folder | None) -> str:
     if given is not None:
         return check_step(given)
     return "stable" if folder is None or not folder.holds_a_study() else folder.step()
+
+
+def _engine(given: EngineName, folder: Folder | None) -> EngineName:
+    """The engine that is asked for, else that of the study in the folder, else the one for the hardware."""
+    there = folder.engine() if given == "auto" and folder is not None and folder.holds_a_study() else None
+    return engine_name("events" if there == "events" else "waves" if there == "waves" else given)
 
 
 def run_study(
