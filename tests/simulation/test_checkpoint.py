@@ -532,3 +532,12 @@ def test_names_of_measures_survive_the_file(tmp_path) -> None:
     assert back.keys() == arrays.keys()
     assert all(np.array_equal(back[name], arrays[name]) and back[name].dtype == arrays[name].dtype for name in arrays)
     assert Folder(tmp_path).read_unit(4) is None
+
+
+def test_a_study_goes_on_with_the_engine_that_it_was_begun_with(tmp_path) -> None:
+    given = {"schemes": [ft.FedAvg()], "until": 5, "lr": 0.05, "seeds": 1}
+    begun = run(**given, engine="waves", checkpoint=tmp_path / "w")
+    assert begun.attrs["engine"] == "waves"
+    assert run(**given, checkpoint=tmp_path / "w").attrs["engine"] == "waves"
+    with pytest.raises(ft.ResultsConflict, match="engine"):
+        run(**given, engine="events", checkpoint=tmp_path / "w")

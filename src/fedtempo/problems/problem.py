@@ -261,10 +261,9 @@ class Problem:
         return state_of(self.state, key)
 
     @property
-    def measures(self) -> dict[str, Callable[[Tree, Tree, Tree], Any]]:
-        """The loss and the metrics as they are measured, of (params, batch, state)."""
-        metrics = {name: metric_form(function, name, self.state) for name, function in self.metrics.items()}
-        return {"loss": self.form.evaluation, **metrics}
+    def metric_forms(self) -> dict[str, Callable[[Tree, Tree, Tree], Any]]:
+        """The metrics as functions of (params, batch, state), as `form.evaluation` is the loss."""
+        return {name: metric_form(function, name, self.state) for name, function in self.metrics.items()}
 
     def plain_loss(self, who: str) -> Loss:
         """loss(params, batch), for what knows no other form."""

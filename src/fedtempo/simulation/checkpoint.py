@@ -99,9 +99,9 @@ class Folder:
         """The server's step of the study that is there; those of 0.6 do not name it."""
         return str(self._document()["configuration"].get("step", "paper"))
 
-    def engine(self) -> Any:
+    def engine(self) -> str:
         """The engine of the study that is there."""
-        return self._document()["configuration"].get("engine", "auto")
+        return str(self._document()["configuration"].get("engine"))
 
     def description(self) -> dict[str, Any]:
         """What the study that is there was described by."""

@@ -23,9 +23,9 @@ from fedtempo.errors import InputError
 from fedtempo.grid import Value
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.session import UnitSpec
-from fedtempo.simulation.engine.task import Task
+from fedtempo.simulation.engine.task import Task, Version
 from fedtempo.training.batches import compression_key
-from fedtempo.training.solvers import STEPS, Answer, Sent
+from fedtempo.training.solvers import STEPS, Answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,19 +127,19 @@ def traffic_of(problem: Problem, task: Task, hyper: Mapping[str, Value], asked: 
     numbers = {name: jnp.float32(value) for name, value in hyper.items() if value is not None}
     steps = {STEPS: jnp.int32(1)}
 
-    def exchanged(model: Any, state: Any) -> tuple[Sent, Answer]:
-        sent = task.version(model, task.start(model, state))
+    def exchanged(model: Any, state: Any) -> tuple[Version, Answer]:
+        version = task.version(model, task.start(model, state))
         key = compression_key(0)
         work = task.work
         kept = work.start(model)
-        answer, _ = work(lambda here, k, state: (here, state), lambda here: here, sent, kept, numbers | steps, key)
-        return sent, answer
+        answer, *_ = work(lambda here, k, s: (here, s), lambda here: here, version.sent, kept, numbers | steps, key)
+        return version, answer
 
-    sent, answer = jax.eval_shape(exchanged, shapes, problem.state_shapes)
+    version, answer = jax.eval_shape(exchanged, shapes, problem.state_shapes)
     compression = task.work.compression
     change = _bytes(answer.change) if compression is None else compression.num_bytes(shapes)
-    up, model = change + _bytes((answer.report, answer.state)), _bytes((sent.model, sent.state))
-    return Traffic(up, _bytes(sent), model, asked)
+    state = _bytes(version.state)
+    return Traffic(change + _bytes(answer.report) + state, _bytes(version), _bytes(version.sent.model) + state, asked)
 
 
 def _bytes(tree: Any) -> int:

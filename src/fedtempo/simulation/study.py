@@ -24,6 +24,7 @@ from fedtempo.grid import Axis, Value, combinations, numbers
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import Scheme
 from fedtempo.simulation.arguments import (
+    ENGINES,
     EngineName,
     a_problem,
     client_times,
@@ -166,8 +167,9 @@ def simulate(
     loss), counts as diverged; the others go on.
 
     `checkpoint` is a folder, saved to every `save_every` seconds: a study that was stopped there goes on, to the same
-    bits on a processor; `overwrite` replaces a study that is there. Ctrl-C stops it within a second or so, saved. A
-    JSON `description` is kept in the folder. `on_progress` is told several times a second how far it is.
+    bits on a processor, with the engine that it was begun with unless another is named; `overwrite` replaces a study
+    that is there. Ctrl-C stops it within a second or so, saved. A JSON `description` is kept in the folder.
+    `on_progress` is told several times a second how far it is.
     """
     clients = a_problem(problem).num_clients
     folder = None if checkpoint is None else Folder(Path(checkpoint), description)
@@ -205,7 +207,8 @@ def _step(given: str | None, folder: Folder | None) -> str:
 
 def _engine(given: EngineName, folder: Folder | None) -> EngineName:
     """The engine that is asked for; where that is left open, that of the study in the folder."""
-    return given if given != "auto" or folder is None or not folder.holds_a_study() else folder.engine()
+    there = folder.engine() if given == "auto" and folder is not None and folder.holds_a_study() else None
+    return next((name for name in ENGINES if name == there), given)
 
 
 def run_study(

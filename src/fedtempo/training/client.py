@@ -52,8 +52,12 @@ class ClientWork:
         kept: Kept,
         hyper: Hyper,
         key: jax.Array | None,
-    ) -> tuple[Answer, Kept]:
-        """What the server gets, and what the client keeps; `key` is for this job's compression alone."""
+        state: State = (),
+    ) -> tuple[Answer, Kept, State]:
+        """What the server gets, what the client keeps, and the problem's `state` after the last step.
+
+        `key` is for this job's compression alone.
+        """
         correction, compression = self.correction, self.compression
         taken = stepper
         begun = None if correction is None else correction.begin(sent, kept.correction, full_gradient)
@@ -63,7 +67,7 @@ class ClientWork:
                 gradient, state = stepper(here, k, state)
                 return correction.corrected(gradient, here, begun), state
 
-        moved, solver, state = self.job.run(taken, sent.model, kept.solver, hyper, sent.state)
+        moved, solver, state = self.job.run(taken, sent.model, kept.solver, hyper, state)
         change, memory = moved, kept.compression
         if compression is not None:
             assert key is not None
@@ -71,4 +75,4 @@ class ClientWork:
         report, own = (), kept.correction
         if correction is not None and begun is not None:
             report, own = correction.finish(moved, change, begun, steps_of(self.job, hyper), hyper)
-        return Answer(change, report, state), Kept(solver, own, memory)
+        return Answer(change, report), Kept(solver, own, memory), state

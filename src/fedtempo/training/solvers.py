@@ -43,8 +43,6 @@ class Sent(NamedTuple):
     """θ^{ρ_i(n)}."""
     broadcast: Any = ()
     """What a method tells clients beside the model, as SCAFFOLD's control variate."""
-    state: Any = ()
-    """The problem's state of that version; () if it has none."""
 
     @property
     def letter(self) -> Any:
@@ -60,8 +58,6 @@ class Answer(NamedTuple):
     """Δ_i."""
     report: Any = ()
     """What a method tells the server beside the contribution."""
-    state: Any = ()
-    """The problem's state after the last step, as values; () if it has none."""
 
 
 @dataclass(frozen=True)

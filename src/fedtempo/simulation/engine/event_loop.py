@@ -23,6 +23,7 @@ from fedtempo.simulation.engine.task import (
     State,
     Task,
     Tree,
+    Version,
     Weighed,
     at,
     loop,
@@ -30,7 +31,6 @@ from fedtempo.simulation.engine.task import (
     take,
 )
 from fedtempo.training.server_rules import Arrival
-from fedtempo.training.solvers import Sent
 
 UNROLLED = 4
 GATHERED_BYTES = 1 << 22
@@ -92,21 +92,21 @@ def _event(task: Task, state: State, data: Data, runs: Runs, event: Events, batc
     own = runs.of_client(event.client)
 
     def of_run(
-        base: Sent, acc: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: Weighed, stepper: Any, key: Any
-    ) -> tuple[Tree, Sent, Tree]:
-        answer, kept = task.answer(data, event.client, stepper, base, kept, hyper, own, key)
-        arrival = Arrival(answer, weight.update, own[SHARE], base, event.client)
-        acc = task.add(acc, arrival, weight.state, hyper)
+        base: Version, acc: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: Weighed, stepper: Any, key: Any
+    ) -> tuple[Tree, Version, Tree]:
+        answer, kept, state = task.answer(data, event.client, stepper, base, kept, hyper, own, key)
+        arrival = Arrival(answer, weight.update, own[SHARE], base.sent, event.client)
+        acc = task.add(acc, arrival, state, weight.state, hyper)
         version, closed = task.close(acc, hyper)
         return jax.tree.map(partial(_either, event.closes), closed, acc), version, kept
 
     def of_seed(
-        base: Sent, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree, keys: JobKeys
-    ) -> tuple[Tree, Sent, Tree]:
+        base: Version, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree, keys: JobKeys
+    ) -> tuple[Tree, Version, Tree]:
         stepper = task.stepper(data, event.client, rows, keys, batch)
         work = partial(of_run, stepper=stepper, key=keys.compression)
         over_runs = jax.vmap(work, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
-        found: tuple[Tree, Sent, Tree] = over_runs(base, acc, kept, runs.hyper, task.weighed(event.weight, runs))
+        found: tuple[Tree, Version, Tree] = over_runs(base, acc, kept, runs.hyper, task.weighed(event.weight, runs))
         return found
 
     base, kept = at(state.slots, event.read), at(state.clients, event.client)

@@ -193,9 +193,9 @@ class CompiledMachine(Machine):
         self._lock = threading.Lock()
         self._compiled: dict[Any, Any] = {}
         held = loss_work(problem, TILE).held / TILE
-        measures = {name: _of_version(function) for name, function in problem.measures.items()}
-        loss = measures.pop("loss")
-        self.meter = Meter(loss, measures, problem.test is not None, held, problem.test_offsets is None)
+        loss = _of_version(problem.form.evaluation)
+        metrics = {name: _of_version(metric) for name, metric in problem.metric_forms.items()}
+        self.meter = Meter(loss, metrics, problem.test is not None, held, problem.test_offsets is None)
 
     def initial(self, seeds: tuple[int, ...], runs: int, num_slots: int) -> State:
         def first(make: Callable[[jax.Array], Tree]) -> Tree:
@@ -239,14 +239,14 @@ class CompiledMachine(Machine):
 
     def measure(self, state: State, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         """Measures of the model in a slot."""
-        versions = (state.slots.model, state.slots.state)
+        versions = (state.slots.sent.model, state.slots.state)
         args = (versions, np.int32(slot), self.on_device.train, self.on_device.test)
         out = self._compile("measure", self.meter, *args)(*args)
         return {name: np.asarray(value) for name, value in out.items()}
 
     def model(self, state: State, slot: int) -> list[np.ndarray[Any, Any]]:
         """[seeds, …, runs] the leaves of the model in a slot, and then those of the problem's state."""
-        return [np.asarray(leaf[slot]) for leaf in jax.tree.leaves((state.slots.model, state.slots.state))]
+        return [np.asarray(leaf[slot]) for leaf in jax.tree.leaves((state.slots.sent.model, state.slots.state))]
 
     def grown(self, state: State, num_slots: int) -> State:
         """The same state with room for more versions."""

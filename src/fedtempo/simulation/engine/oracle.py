@@ -74,8 +74,10 @@ class Return(NamedTuple):
     """From then on."""
 
 
-Lines = Callable[[Callable[[], Sent]], Iterator[Timeline]]
-"""Rounds that follow from the newest version, which they can ask for; all start from it."""
+Newest = Callable[[], tuple[Params, Any]]
+"""The newest model, and the problem's state."""
+Lines = Callable[[Newest], Iterator[Timeline]]
+"""Rounds that follow from the newest model, which they can ask for; all start from it."""
 
 
 def oracle(
@@ -113,38 +115,39 @@ def oracle(
     plain = isinstance(server.rule, WeightedSum) and options.compression is None and STEPS not in (clients or {})
     if virtual and not plain:
         raise InputError("virtual: the virtual models are those of plain aggregation; leave out the scheme's options")
-    lines = iter([line]) if isinstance(line, Timeline) else line(lambda: server.version)
+    lines = iter([line]) if isinstance(line, Timeline) else line(lambda: (server.version.model, server.values))
     last_use: dict[int, int] = {}
     if isinstance(line, Timeline):
         last_use = dict(zip(line.base.tolist(), line.round_of_update.tolist(), strict=True))
-    apply, apply_to_state = (
-        w.applied if isinstance(line, Timeline) else w.applier() for w in (weights, state_weights or weights)
-    )
+    both = (weights,) if state_weights is None else (weights, state_weights)
+    apply = [each.applied if isinstance(line, Timeline) else each.applier() for each in both]
     back = dict(returns or {})
     last_use |= {to.version: max(n, last_use.get(to.version, n)) for n, to in sorted(back.items())}
-    sent, kept = {0: server.version}, {0: server.state}
+    sent, kept, values = {0: server.version}, {0: server.state}, {0: server.values}
     updates = 0
     for part in lines:
-        applied, to_state, update = apply(part), apply_to_state(part), 0
+        applied, update = [of_updates(part) for of_updates in apply], 0
         for closed in part.rounds:
             n = closed.number
             trained: list[Trained] = []
             for i, base in zip(closed.participants, closed.base_versions, strict=True):
-                path, answer = client.train(sent[base], i, int(part.job[update]))
-                weight, of_state = float(applied[update]), float(to_state[update])
-                trained.append(Trained(i, weight, sent[base], path, answer, of_state))
+                path, answer, state = client.train(sent[base], i, int(part.job[update]), values[base])
+                weight, of_state = float(applied[0][update]), float(applied[-1][update])
+                trained.append(Trained(i, weight, sent[base], path, answer, state, of_state))
                 update += 1
             between = server.virtual(trained) if virtual else ()
             server.step(trained)
             if n in back:
-                server.go_back(sent[back[n].version], kept[back[n].version], back[n].server_lr)
+                to = back[n].version
+                server.go_back(sent[to], kept[to], values[to], back[n].server_lr)
             sent[n + 1] = server.version
             sent = {v: version for v, version in sent.items() if v == n + 1 or last_use.get(v, -1) > n}
+            values = {v: server.values if v == n + 1 else values[v] for v in sent}
             if back:
                 kept = {v: server.state if v == n + 1 else kept[v] for v in sent}
             updates += len(trained)
             end = int(part.ends[n - part.first_round])
-            yield OracleRound(n, server.version.model, between, end, updates, server.version.state)
+            yield OracleRound(n, server.version.model, between, end, updates, server.values)
 
 
 class Trained(NamedTuple):
@@ -157,12 +160,14 @@ class Trained(NamedTuple):
     path: list[Params]
     """θ_i^0 … θ_i^K."""
     answer: Answer
+    state: Any = ()
+    """The problem's, as it came back."""
     state_weight: float = 0.0
     """ω_i(n) at the stable step."""
 
 
 class OracleServer:
-    """θ^n, and what a method remembers beside it."""
+    """θ^n, what a method remembers beside it, and the problem's state, `values`."""
 
     def __init__(
         self,
@@ -177,28 +182,28 @@ class OracleServer:
         self._share, self._dtype = problem.importance.values if shares is None else shares, dtype
         self._lr, self._steps = float(hyper["server_lr"] or 0), int(hyper["local_steps"] or 1)
         with numerics(dtype):
-            theta, state = _first(problem, seed, dtype)
+            theta, self.values = _first(problem, seed, dtype)
             self._acc = None if isinstance(self.rule, WeightedSum) else self.rule.start(theta)
-            self.version = Sent(theta, () if self._acc is None else self.rule.broadcast(self._acc), state)
+            self.version = Sent(theta, () if self._acc is None else self.rule.broadcast(self._acc))
 
     @property
     def state(self) -> Any:
         """What a method remembers."""
         return self._acc
 
-    def go_back(self, version: Sent, state: Any, server_lr: float) -> None:
-        """An earlier version again, and what was remembered there."""
-        self.version, self._acc, self._lr = version, state, server_lr
+    def go_back(self, version: Sent, state: Any, values: Any, server_lr: float) -> None:
+        """An earlier version again, what was remembered there, and the problem's state."""
+        self.version, self._acc, self.values, self._lr = version, state, values, server_lr
 
     def step(self, trained: list[Trained]) -> None:
         """A round's answers make the next version; none leave it as it is."""
         if not trained:
             return
         with numerics(self._dtype):
-            state = _averaged(self.version.state, [(job.state_weight, job.answer.state) for job in trained])
+            self.values = _averaged(self.values, [(job.state_weight, job.state) for job in trained])
             if self._acc is None:
                 weighted = [(self._lr * job.weight, job.answer.change) for job in trained]
-                self.version = Sent(_sum(self.version.model, weighted), state=state)
+                self.version = Sent(_sum(self.version.model, weighted))
                 return
             number = kept_as(self._dtype).type
             hyper: Any = {"server_lr": number(self._lr)}
@@ -207,7 +212,7 @@ class OracleServer:
                 arrival = Arrival(job.answer, weight, share, job.sent, np.int32(job.client))
                 self._acc = self.rule.add(self._acc, arrival, hyper)
             model, self._acc = self.rule.close(self._acc, hyper)
-            self.version = Sent(model, self.rule.broadcast(self._acc), state)
+            self.version = Sent(model, self.rule.broadcast(self._acc))
 
     def virtual(self, trained: list[Trained]) -> tuple[Params, ...]:
         """θ^{n,0} … θ^{n,K}."""
@@ -243,12 +248,12 @@ class Client:
         self._rows = _rows(int(self._steps.max()), int(self._batch_size or 1), local.draw)
         self._kept: dict[int, tuple[Any, Any]] = {}
 
-    def train(self, sent: Sent, client: int, job: int) -> tuple[list[Params], Answer]:
-        """θ_i^0 … θ_i^K, and what the client sends back."""
+    def train(self, sent: Sent, client: int, job: int, state: Any = ()) -> tuple[list[Params], Answer, Any]:
+        """θ_i^0 … θ_i^K, what the client sends back, and the problem's state after the last step."""
         with numerics(self._dtype):
-            return self._train(sent, client, job)
+            return self._train(sent, client, job, state)
 
-    def _train(self, sent: Sent, client: int, job: int) -> tuple[list[Params], Answer]:
+    def _train(self, sent: Sent, client: int, job: int, state: Any) -> tuple[list[Params], Answer, Any]:
         correction, compression = self._options.correction, self._options.compression
         data = self._problem.client_data(client)
         size = np.int32(self._problem.sizes[client])
@@ -259,10 +264,10 @@ class Client:
         begun = None
         if correction is not None:
             memory = correction.client_start(sent.model) if memory is None else memory
-            everything = cast(data, self._dtype)
-            begun = correction.begin(sent, memory, lambda theta: self._full_gradient(theta, everything, sent.state))
+            everything, first = cast(data, self._dtype), state
+            begun = correction.begin(sent, memory, lambda theta: self._full_gradient(theta, everything, first))
         solver = self._local.transformation(hyper)
-        memory_of_solver, theta, state = solver.init(sent.model), sent.model, sent.state
+        memory_of_solver, theta = solver.init(sent.model), sent.model
         path = [theta]
         for k in range(steps):
             batch = data if self._batch_size is None else jax.tree.map(lambda x, which=rows[k]: x[which], data)
@@ -281,7 +286,7 @@ class Client:
         if correction is not None and begun is not None:
             report, memory = correction.finish(moved, change, begun, steps, hyper)
         self._kept[client] = memory, error
-        return path, Answer(change, report, state)
+        return path, Answer(change, report), state
 
 
 @lru_cache(maxsize=8)
@@ -438,10 +443,10 @@ def _line(spec: UnitSpec, measure: _Plainly, dtype: Precision) -> Timeline | Lin
     """The rounds of a unit, or how they follow from its models; None if there are none."""
     if spec.asks:
 
-        def choosing(newest: Callable[[], Sent]) -> Iterator[Timeline]:
+        def choosing(newest: Newest) -> Iterator[Timeline]:
             def losses() -> NDArray[Any]:
                 with numerics(dtype):
-                    return np.asarray(measure(newest().model, newest().state)["client_loss"])
+                    return np.asarray(measure(*newest())["client_loss"])
 
             return chosen_rounds(spec.config, spec.until, losses)
 
@@ -464,7 +469,8 @@ class _Plainly:
             self._clients = [cast(problem.client_data(i), dtype) for i in range(problem.num_clients)]
             self._test = [cast(part, dtype) for part in problem.test_data()]
             self._shared_test = problem.test_offsets is None
-        self._functions: dict[str, Any] = {name: jax.jit(measure) for name, measure in problem.measures.items()}
+        self._functions: dict[str, Any] = {"loss": jax.jit(problem.form.evaluation)}
+        self._functions |= {name: jax.jit(metric) for name, metric in problem.metric_forms.items()}
 
     def __call__(self, theta: Any, state: Any) -> dict[str, Any]:
         """As the engine's meter: per-client losses, then what is measured on the test rows."""

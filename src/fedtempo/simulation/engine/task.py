@@ -32,10 +32,18 @@ Tree = Any
 T = TypeVar("T")
 
 
+class Version(NamedTuple):
+    """A version of the model, as clients start from it."""
+
+    sent: Sent
+    state: Tree = ()
+    """The problem's, which goes with it; () if it has none."""
+
+
 class State(NamedTuple):
     """Everything that a run carries from event to event."""
 
-    slots: Sent
+    slots: Version
     """[slots, seeds, …, runs] model versions, and what goes to clients with them."""
     acc: Tree
     """[seeds, …, runs] what the server holds of the round in the making."""
@@ -140,15 +148,16 @@ class Task:
         data: Data,
         client: jax.Array,
         stepper: Stepper,
-        sent: Sent,
+        base: Version,
         kept: Kept,
         hyper: Hyper,
         own: dict[str, jax.Array],
         key: jax.Array | None,
-    ) -> tuple[Answer, Kept]:
-        """What a client sends back after a job; `own` are its numbers, `key` its compression's.
+    ) -> tuple[Answer, Kept, Tree]:
+        """What a client sends back after a job, what it keeps, and the problem's state after it.
 
-        The gradient of all its rows, where a correction asks for it, is that of the loss as it is measured.
+        `own` are its numbers, `key` its compression's. The gradient of all its rows, where a correction asks for it, is
+        that of the loss as it is measured.
         """
         if RATE in own:
             hyper = {**hyper, RATE: hyper[RATE] * own[RATE].astype(hyper[RATE].dtype)}
@@ -156,9 +165,9 @@ class Task:
             hyper = {**hyper, STEPS: own[STEPS]}
 
         def full(here: Params) -> Params:
-            return full_gradient(lambda p, batch: self.loss.evaluation(p, batch, sent.state), data, client, here)
+            return full_gradient(lambda p, batch: self.loss.evaluation(p, batch, base.state), data, client, here)
 
-        return self.work(stepper, full, sent, kept, hyper, key)
+        return self.work(stepper, full, base.sent, kept, hyper, key, base.state)
 
     def keys(self, runs: Runs, client: jax.Array, job: jax.Array) -> JobKeys:
         """[seeds] the keys of a job."""
@@ -186,15 +195,14 @@ class Task:
             return acc
         return Held(acc, self.average.start(state, jnp.zeros((), jax.tree.leaves(model)[0].dtype)))
 
-    def add(self, acc: Tree, arrival: Arrival, weight: jax.Array | None, hyper: Hyper) -> Tree:
-        """An answer enters the round; `weight` is that of its state."""
+    def add(self, acc: Tree, arrival: Arrival, state: Tree, weight: jax.Array | None, hyper: Hyper) -> Tree:
+        """An answer enters the round, and the problem's state that came with it; `weight` is that of the state."""
         if self.average is None:
             return self.server.add(acc, arrival, hyper)
         assert weight is not None
-        rule = self.server.add(acc.rule, arrival, hyper)
-        return Held(rule, self.average.add(acc.values, arrival.answer.state, weight))
+        return Held(self.server.add(acc.rule, arrival, hyper), self.average.add(acc.values, state, weight))
 
-    def close(self, acc: Tree, hyper: Hyper) -> tuple[Sent, Tree]:
+    def close(self, acc: Tree, hyper: Hyper) -> tuple[Version, Tree]:
         """The new version, and what the server holds when the next round begins."""
         if self.average is None:
             model, closed = self.server.close(acc, hyper)
@@ -203,11 +211,11 @@ class Task:
         closed = Held(rule, self.average.close(acc.values))
         return self.version(model, closed), closed
 
-    def version(self, model: Params, acc: Tree) -> Sent:
-        """A version as it is sent, made of what the server holds between two rounds."""
+    def version(self, model: Params, acc: Tree) -> Version:
+        """A version, made of what the server holds between two rounds."""
         if self.average is None:
-            return Sent(model, self.server.broadcast(acc))
-        return Sent(model, self.server.broadcast(acc.rule), acc.values.state)
+            return Version(Sent(model, self.server.broadcast(acc)))
+        return Version(Sent(model, self.server.broadcast(acc.rule)), acc.values.state)
 
     def initial(self, params: Tree, state: Tree, num_slots: int, num_clients: int) -> State:
         """Every client holds version 0, `params` and the problem's `state` [seeds, …, runs]; so does the round in the

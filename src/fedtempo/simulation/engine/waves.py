@@ -20,9 +20,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.simulation.engine.program import MAKING, NOBODYS, Piece
-from fedtempo.simulation.engine.task import RUNS, SHARE, Data, JobKeys, Runs, State, Task, Tree, Weighed, at, put
+from fedtempo.simulation.engine.task import (
+    RUNS,
+    SHARE,
+    Data,
+    JobKeys,
+    Runs,
+    State,
+    Task,
+    Tree,
+    Version,
+    Weighed,
+    at,
+    put,
+)
 from fedtempo.training.server_rules import Arrival, LinearRule
-from fedtempo.training.solvers import Answer, Sent
+from fedtempo.training.solvers import Answer
 
 WAVES_PER_CALL = (1, 2, 4, 8, 16, 32, 64, 128)
 """How many, as the work of a wave allows: the last call of a piece is filled up with empty ones."""
@@ -119,16 +132,18 @@ class _Lanes(NamedTuple):
     rows: jax.Array
 
 
-def _answers(task: Task, base: Sent, state: State, data: Data, runs: Runs, wave: _Lanes) -> tuple[Answer, Tree]:
-    """[width, seeds, …, runs] what the clients of a wave send back, and what they keep."""
+def _answers(
+    task: Task, base: Version, state: State, data: Data, runs: Runs, wave: _Lanes
+) -> tuple[Answer, Tree, Tree]:
+    """[width, seeds, …, runs] what the clients of a wave send back, what they keep, and the problem's state."""
 
-    def of_lane(base: Sent, kept: Tree, lane: _Lanes) -> tuple[Answer, Tree]:
+    def of_lane(base: Version, kept: Tree, lane: _Lanes) -> tuple[Answer, Tree, Tree]:
         own = runs.of_client(lane.client)
 
-        def of_seed(base: Sent, kept: Tree, rows: jax.Array, keys: JobKeys) -> tuple[Answer, Tree]:
+        def of_seed(base: Version, kept: Tree, rows: jax.Array, keys: JobKeys) -> tuple[Answer, Tree, Tree]:
             stepper = task.stepper(data, lane.client, rows, keys)
 
-            def of_run(base: Sent, kept: Tree, hyper: dict[str, jax.Array]) -> tuple[Answer, Tree]:
+            def of_run(base: Version, kept: Tree, hyper: dict[str, jax.Array]) -> tuple[Answer, Tree, Tree]:
                 return task.answer(data, lane.client, stepper, base, kept, hyper, own, keys.compression)
 
             return jax.vmap(of_run, in_axes=(RUNS, RUNS, 0), out_axes=RUNS)(base, kept, runs.hyper)
@@ -136,7 +151,7 @@ def _answers(task: Task, base: Sent, state: State, data: Data, runs: Runs, wave:
         return jax.vmap(of_seed)(base, kept, lane.rows, task.keys(runs, lane.client, lane.job))
 
     kept = jax.tree.map(lambda x: x[wave.client], state.clients)
-    found: tuple[Answer, Tree] = jax.vmap(of_lane)(base, kept, wave)
+    found: tuple[Answer, Tree, Tree] = jax.vmap(of_lane)(base, kept, wave)
     return found
 
 
@@ -157,33 +172,36 @@ def _wave(task: Task, state: State, data: Data, runs: Runs, wave: _Lanes) -> Sta
     making = jnp.full(1, MAKING, dtype=wave.read.dtype)
     read, write = jnp.concatenate([wave.read, making]), jnp.concatenate([wave.write, making])
     versions = jax.tree.map(lambda x: x.at[read].get(mode="promise_in_bounds"), state.slots)
-    answers, kept = _answers(task, jax.tree.map(lambda x: x[:-1], versions), state, data, runs, wave)
+    answers, kept, _ = _answers(task, jax.tree.map(lambda x: x[:-1], versions), state, data, runs, wave)
     steps = jax.vmap(step)(answers, wave.weight.update)
     steps = jax.tree.map(lambda x: jnp.where(_as(wave.active, x), x, 0), steps)
-    after = jax.tree.map(lambda x, v: prefix_sums(x[-1], v), versions.model, steps)
+    after = jax.tree.map(lambda x, v: prefix_sums(x[-1], v), versions.sent.model, steps)
     values = jax.tree.map(lambda v: jnp.concatenate([v, v[-1:]]), after)
-    model = jax.tree.map(lambda x, v: x.at[write].set(v, mode="promise_in_bounds"), state.slots.model, values)
-    return State(state.slots._replace(model=model), state.acc, _kept(state, data, wave, kept))
+    sent = state.slots.sent
+    model = jax.tree.map(lambda x, v: x.at[write].set(v, mode="promise_in_bounds"), sent.model, values)
+    return State(Version(sent._replace(model=model)), state.acc, _kept(state, data, wave, kept))
 
 
 def _wave_in_order(task: Task, state: State, data: Data, runs: Runs, wave: _Lanes) -> State:
     """The clients' work at once, the server's one after the other."""
-    base: Sent = jax.tree.map(lambda x: x.at[wave.read].get(mode="promise_in_bounds"), state.slots)
-    answers, kept = _answers(task, base, state, data, runs, wave)
+    base: Version = jax.tree.map(lambda x: x.at[wave.read].get(mode="promise_in_bounds"), state.slots)
+    answers, kept, states = _answers(task, base, state, data, runs, wave)
 
-    def enter(now: tuple[Tree, Tree], lane: tuple[_Lanes, Answer, Sent]) -> tuple[tuple[Tree, Tree], None]:
-        (slots, acc), (event, answer, sent) = now, lane
+    def enter(now: tuple[Tree, Tree], lane: tuple[_Lanes, Answer, Tree, Version]) -> tuple[tuple[Tree, Tree], None]:
+        (slots, acc), (event, answer, own, base) = now, lane
         share = runs.of_client(event.client)[SHARE]
 
-        def of_run(acc: Tree, answer: Answer, sent: Sent, weight: Weighed, hyper: Any) -> tuple[Tree, Tree, Sent]:
-            arrival = Arrival(answer, weight.update, share, sent, event.client)
-            added = task.add(acc, arrival, weight.state, hyper)
+        def of_run(
+            acc: Tree, answer: Answer, own: Tree, base: Version, weight: Weighed, hyper: Any
+        ) -> tuple[Tree, Tree, Version]:
+            arrival = Arrival(answer, weight.update, share, base.sent, event.client)
+            added = task.add(acc, arrival, own, weight.state, hyper)
             version, closed = task.close(added, hyper)
             return added, closed, version
 
-        over_runs = jax.vmap(of_run, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
-        over_seeds = jax.vmap(over_runs, in_axes=(0, 0, 0, None, None))
-        added, closed, version = over_seeds(acc, answer, sent, event.weight, runs.hyper)
+        over_runs = jax.vmap(of_run, in_axes=(RUNS, RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
+        over_seeds = jax.vmap(over_runs, in_axes=(0, 0, 0, 0, None, None))
+        added, closed, version = over_seeds(acc, answer, own, base, event.weight, runs.hyper)
         closes = event.active & (event.write != NOBODYS)
 
         def following(before: jax.Array, with_it: jax.Array, anew: jax.Array) -> jax.Array:
@@ -191,7 +209,7 @@ def _wave_in_order(task: Task, state: State, data: Data, runs: Runs, wave: _Lane
 
         return (put(slots, event.write, version), jax.tree.map(following, acc, added, closed)), None
 
-    (slots, acc), _ = jax.lax.scan(enter, (state.slots, state.acc), (wave, answers, base))
+    (slots, acc), _ = jax.lax.scan(enter, (state.slots, state.acc), (wave, answers, states, base))
     return State(slots, acc, _kept(state, data, wave, kept))
 
 
