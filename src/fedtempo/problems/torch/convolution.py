@@ -149,7 +149,7 @@ def _images(window: Window, shape: tuple[int, ...], dy: jax.Array, kernel: jax.A
 
 
 def _blocks(each: int, *arrays: jax.Array) -> tuple[jax.Array | None, ...]:
-    """Arrays of rows as [blocks, rows, ...], if patches of `each` numbers a row do not fit the cache; rows of zeros last."""
+    """Arrays as [blocks, rows, ...] with zeros at the end, if patches of `each` numbers a row do not fit the cache."""
     rows = len(arrays[0])
     count = ceil(rows / max(1, CACHED // (each * arrays[0].dtype.itemsize)))
     if count <= 1:
