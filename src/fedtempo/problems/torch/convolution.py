@@ -6,7 +6,8 @@
 
 Patches of all images would be written to memory and read again, k · k times as large as the images. Here a loop makes
 those of a few images, which stay in the processor's cache, and multiplies them at once; models that are batched take
-turns. Arrays are in PyTorch's order: images [rows, channels, places], kernels [out, channels / groups, places], where
+turns. For modules of PyTorch, PyTorch's own convolution is faster still, and `foreign` can call it; then this one is for
+numbers of 16 bits. Arrays are in PyTorch's order: images [rows, channels, places], kernels [out, channels / groups, places], where
 places are one axis or two.
 """
 
@@ -21,7 +22,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import torch
 from jax import lax
+
+from fedtempo.problems.torch import foreign
 
 CACHED = 4 << 20
 """So many bytes of patches are made at a time."""
@@ -119,7 +123,7 @@ def _kernel(window: Window, x: jax.Array, dy: jax.Array) -> jax.Array:
     def some(x: jax.Array, dy: jax.Array) -> jax.Array:
         return dy.reshape(-1, out).T @ window.patches(x)  # of the two, XLA then turns over the smaller
 
-    blocks = _blocks(each, x, dy)
+    blocks: Any = _blocks(each, x, dy)
     if blocks[0] is None:
         total = some(x, dy)
     else:
@@ -208,8 +212,6 @@ def _first(x: jax.Array) -> jax.Array:
 
 def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """By operator of aten: functions of arrays for processors; `torchax(operator)` is torchax's, for other cases."""
-    import torch
-
     aten: Any = torch.ops.aten
     theirs = {each: torchax(each) for each in (aten.convolution, aten.max_pool2d_with_indices, aten.avg_pool2d)}
 
@@ -222,7 +224,14 @@ def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Call
                 x, weight, bias, stride, padding, dilation, transposed, output_padding, groups
             )
             return found
-        y = convolve(x, weight, stride, padding, dilation, groups)
+        if foreign.suits(x, weight):
+            axes = x.ndim - 2
+            walk = [_each(numbers, axes) for numbers in (stride, padding, dilation)]
+            window = Window(weight.shape[2:], walk[0], walk[2])
+            places = window.places([n + 2 * p for n, p in zip(x.shape[2:], walk[1], strict=True)])
+            y = foreign.convolve((*walk[0], *walk[1], *walk[2], groups), places, x, weight)
+        else:
+            y = convolve(x, weight, stride, padding, dilation, groups)
         return y if bias is None else y + bias.reshape(1, -1, *(1 for _ in y.shape[2:]))
 
     def max_pool2d(
@@ -230,7 +239,12 @@ def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Call
     ) -> Any:
         largest, indices = theirs[aten.max_pool2d_with_indices](x, size, stride, padding, dilation, ceil_mode)
         if x.ndim == 4 and not ceil_mode and _processor():
-            largest = max_pool(x, size, stride, padding, dilation)
+            walk = [_each(numbers, 2) for numbers in (size, stride or size, padding, dilation)]
+            if foreign.suits(x):
+                numbers = tuple(number for pair in walk for number in pair)
+                largest = foreign.max_pool(numbers, largest.shape[2:], x)
+            else:
+                largest = max_pool(x, *walk)
         return largest, indices
 
     def avg_pool2d(
