@@ -3,6 +3,7 @@
     BatchNorm            updates its running mean and variance
     abs, clamp, leaky    have PyTorch's derivatives where they bend: |x|' is 0 at 0
     LSTM, GRU, RNN       are loops over time
+    convolution, pooling are those of `convolution`, on processors
     torch.no_grad()      stops gradients
     other tensors        such as the class weights of a loss, are constants
 
@@ -25,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils import _pytree as torch_tree
 
-from fedtempo.problems.torch import recurrent
+from fedtempo.problems.torch import convolution, recurrent
 
 TELEMETRY = "ENABLE_RUNTIME_UPTIME_TELEMETRY"
 
@@ -50,6 +51,9 @@ def environment() -> Any:
         _replace(found, operator, _of_tensors(found, function))
     for operator in (aten.native_batch_norm, aten._native_batch_norm_legit.default):
         found.override_op_definition(operator, batch_norm)
+    registered = import_module("torchax.ops.ops_registry").all_aten_ops
+    for operator, function in convolution.replacements(lambda each: registered[each].func).items():
+        found.override_op_definition(operator, _of_tensors(found, function))
     cells: dict[Any, recurrent.Cell] = {
         torch.lstm: recurrent.lstm_cell,
         torch.gru: recurrent.gru_cell,

@@ -1,0 +1,74 @@
+"""Convolutions and pooling as products: equal to PyTorch's for any stride, padding, dilation and groups."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional as F  # noqa: E402
+
+from fedtempo.problems.torch import convolution  # noqa: E402
+
+
+def random_case(seed):
+    """Images, a kernel and how it walks."""
+    generator = np.random.default_rng(seed)
+    axes, groups = int(generator.integers(1, 3)), int(generator.choice([1, 1, 2, 3]))
+    before, after = groups * generator.integers(1, 4, 2)
+    size, stride, dilation = (generator.integers(1, high, axes).tolist() for high in (5, 4, 3))
+    padding = [int(generator.integers(0, k + 1)) for k in size]
+    shape = [d * (k - 1) + 1 + int(generator.integers(0, 7)) for d, k in zip(dilation, size, strict=True)]
+    x = generator.normal(size=(int(generator.integers(1, 8)), before, *shape))
+    return x, generator.normal(size=(after, before // groups, *size)), (stride, padding, dilation, groups)
+
+
+def compare(ours, theirs, *arrays):
+    """Value and gradients."""
+    tensors = [torch.tensor(each, requires_grad=True) for each in arrays]
+    expected = theirs(*tensors)
+    dy = np.random.default_rng(0).normal(size=expected.shape)
+    expected.backward(torch.tensor(dy))
+    with jax.enable_x64(True):
+        found, back = jax.vjp(ours, *map(jnp.asarray, arrays))
+        np.testing.assert_allclose(found, expected.detach(), atol=1e-11)
+        for gradient, tensor in zip(back(jnp.asarray(dy)), tensors, strict=True):
+            np.testing.assert_allclose(gradient, tensor.grad, atol=1e-11)
+
+
+@pytest.mark.parametrize("cached", [1, 3000, 1 << 22])
+@pytest.mark.parametrize("seed", range(12))
+def test_convolutions_are_pytorchs(seed, cached, monkeypatch):
+    """One image at a time, a few, and all of them."""
+    monkeypatch.setattr(convolution, "CACHED", cached)
+    x, kernel, how = random_case(seed)
+    theirs = F.conv1d if x.ndim == 3 else F.conv2d
+    compare(lambda x, w: convolution.convolve(x, w, *how), lambda x, w: theirs(x, w, None, *how), x, kernel)
+
+
+def test_models_that_are_batched_take_turns(monkeypatch):
+    monkeypatch.setattr(convolution, "CACHED", 3000)
+    x, kernel, how = random_case(3)
+
+    def loss(kernel, x):
+        return (convolution.convolve(x, kernel, *how) ** 2).sum()
+
+    with jax.enable_x64(True):
+        kernels = jnp.stack([kernel, 2 * kernel, -kernel])
+        together = jax.jit(jax.vmap(jax.grad(loss), in_axes=(0, None)))(kernels, jnp.asarray(x))
+        alone = [jax.grad(loss)(each, jnp.asarray(x)) for each in kernels]
+        np.testing.assert_allclose(together, jnp.stack(alone), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "padding", "dilation"),
+    [(2, 2, 0, 1), (3, 2, 1, 1), (3, 1, 1, 2), ((2, 3), (1, 2), (1, 0), (2, 1))],
+)
+def test_pooling_is_pytorchs_where_numbers_are_equal_too(size, stride, padding, dilation):
+    x = np.random.default_rng(1).integers(0, 3, (2, 3, 9, 8)).astype(float)
+    pair = [(each, each) if isinstance(each, int) else each for each in (size, stride, padding, dilation)]
+    compare(lambda x: convolution.max_pool(x, *pair), lambda x: F.max_pool2d(x, size, stride, padding, dilation), x)
+    compare(lambda x: convolution.average_pool(x, *pair[:3]), lambda x: F.avg_pool2d(x, size, stride, padding), x)
