@@ -11,6 +11,7 @@ A cell is one run of one seed. A slot holds a model for every cell.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -26,13 +27,14 @@ from torch import Tensor, nn
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.problems.problem import Problem
+from fedtempo.problems.torch.data import first_line
 from fedtempo.problems.torch.module import FlatModule, Values, as_array, as_tensor, seed_generator, seeded
 from fedtempo.problems.torch.problem import TorchProblem
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, kept_as
 from fedtempo.simulation.engine.program import FIRST, Piece
 from fedtempo.simulation.engine.task import SHARE, Data, Task
-from fedtempo.simulation.engine.torch_work import Bridge, solver_of
+from fedtempo.simulation.engine.torch_work import Bridge, SGDGraph, is_sgd, solver_of, taken
 from fedtempo.training.batches import batch_key, compression_key, init_key, job_key, noise_key
 from fedtempo.training.client import Kept
 from fedtempo.training.corrections import Begun
@@ -41,6 +43,8 @@ from fedtempo.training.server_rules import WeightedSum
 from fedtempo.training.solvers import STEPS, Answer, LocalOptax, LocalRule, Sent
 from fedtempo.training.state_average import StateAverage
 from fedtempo.training.torch_solvers import LocalTorch
+
+log = logging.getLogger(__name__)
 
 EVALUATED_AT_ONCE = 1024
 """Rows that the module is given at once when it is measured, at most."""
@@ -94,7 +98,7 @@ class LoadedPiece(NamedTuple):
     """A piece, and what is drawn for it."""
 
     piece: Piece
-    rows: NDArray[np.int64]
+    rows: Tensor
     """[events, seeds, steps, batch]"""
     noise: NDArray[np.int64]
     """[events, seeds] seeds of PyTorch's generator."""
@@ -120,6 +124,10 @@ class TorchMachine(Machine):
         self._solver = solver_of(local, self._tree, self._numbers)
         self._plain = type(task.server) is WeightedSum
         self._bridge = Bridge(task)
+        by_numbers = task.job.batch_size is not None and problem.items is None
+        plain = is_sgd(local) and task.work.correction is None
+        self._graphable = problem.device.type == "cuda" and by_numbers and plain
+        self._graphs: dict[int, SGDGraph] = {}
 
     @cached_property
     def flat(self) -> FlatModule:
@@ -172,7 +180,9 @@ class TorchMachine(Machine):
 
     def load(self, piece: Piece, capacity: int, runs: TorchRuns) -> LoadedPiece:
         client, job = (jnp.asarray(_padded(x, capacity)) for x in (piece.client, piece.job))
-        rows = np.asarray(self._draw(runs.keys, client, job)).astype(np.int64)
+        rows = torch.from_numpy(np.asarray(self._draw(runs.keys, client, job)).astype(np.int64))
+        if self.problem.items is None:
+            rows = rows.to(self.problem.device)
         noise = jnp.stack([noise_key(seed) for seed in runs.seeds])
         return LoadedPiece(piece, rows, _numbers(_words(noise, client, job)))
 
@@ -203,7 +213,9 @@ class TorchMachine(Machine):
         rates, steps = runs.clients.get(RATE), runs.clients.get(STEPS)
         own_steps = self.task.job.steps if steps is None else int(steps[client])
         for s, seed in enumerate(runs.seeds):
-            batches = self._batches(loaded.rows[event, s], client, own_steps)
+            which = loaded.rows[event, s, :own_steps]
+            graph = self._graph(which, runs)
+            batches = self._batches(which, client, own_steps) if graph is None else ()
             for r, rule in enumerate(runs.rule):
                 cell = s * per_seed + r
                 hyper = {name: float(values[r]) for name, values in runs.hyper.items()}
@@ -215,7 +227,8 @@ class TorchMachine(Machine):
                 if self.task.work.compression is not None:
                     key = job_key(compression_key(seed), client, job)
                 kept = state.kept.get((client, cell))
-                answer, buffers, kept = self._job(versions[cell], begun, batches, client, hyper, kept, key)
+                work = batches if graph is None else partial(graph, which)
+                answer, buffers, kept = self._job(versions[cell], begun, work, client, hyper, kept, key)
                 if kept is not None:
                     state.kept[client, cell] = kept
                 weight = float(piece.weight[rule, event])
@@ -226,29 +239,46 @@ class TorchMachine(Machine):
                     if self.problem.buffers == "client":
                         state.own[client, cell] = buffers
 
-    def _batches(self, rows: NDArray[np.int64], client: int, steps: int) -> Sequence[Any]:
+    def _graph(self, which: Tensor, runs: TorchRuns) -> SGDGraph | None:
+        """A job's steps recorded, on CUDA and where a module can be; else None."""
+        if not self._graphable:
+            return None
+        if len(which) not in self._graphs:
+            self._train_mode()
+            hyper = {name: float(values[0]) for name, values in runs.hyper.items()}
+            try:
+                self._graphs[len(which)] = SGDGraph(self.flat, self.problem.loss_of, self._rows, which, hyper)
+            except Exception as error:  # as of a module that looks at values: it runs step by step
+                log.info("%s cannot be recorded as a CUDA graph: %s", self.problem.name, first_line(error))
+                self._graphable = False
+                self.__dict__.pop("flat", None)  # a fresh copy: the recording may have left it in between
+                return None
+        return self._graphs[len(which)]
+
+    def _batches(self, which: Tensor, client: int, steps: int) -> Sequence[Any]:
         """The batch of each step."""
         if self.task.job.batch_size is None:
             begin, end = int(self.problem.offsets[client]), int(self.problem.offsets[client + 1])
-            whole = self.problem.batch_of(_rows(self._rows, slice(begin, end)))
+            whole = self.problem.batch_of(taken(self._rows, slice(begin, end)))
             return [whole] * steps
-        which = torch.from_numpy(rows[:steps])
         if self.problem.items is not None:
             return [self.problem.batch_of(self._rows[which[k]]) for k in range(steps)]
-        which = which.to(self.problem.device)
-        return [_rows(self._rows, which[k]) for k in range(steps)]
+        return [taken(self._rows, which[k]) for k in range(steps)]
 
     def _job(
         self,
         version: Version,
         begun_buffers: Flats | None,
-        batches: Sequence[Any],
+        batches: Sequence[Any] | Callable[[Flats, Mapping[str, float]], Flats],
         client: int,
         hyper: dict[str, float],
         kept: Kept | None,
         key: jax.Array | None,
     ) -> tuple[Any, Flats, Kept | None]:
-        """What a client sends back: Δ as flat vectors or as an `Answer` of JAX arrays, its buffers, what it keeps."""
+        """What a client sends back: Δ as flat vectors or as an `Answer` of JAX arrays, its buffers, what it keeps.
+
+        `batches` are those of its steps, or all steps recorded.
+        """
         flat, values = self.flat, version.values
         flat.put(values)
         if begun_buffers is not None:
@@ -269,12 +299,16 @@ class TorchMachine(Machine):
                 gradient = bridge.corrected(self._tree(flat.gradient), self._tree(flat.trained), begun)
                 return self.flat.flat(gradient)
 
-        moved = self._solver(flat, self.problem.loss_of, batches, values.trained, hyper, corrected)
+        if callable(batches):
+            moved = batches(values.trained, hyper)
+        else:
+            moved = self._solver(flat, self.problem.loss_of, batches, values.trained, hyper, corrected)
         buffers = tuple(x.clone() for x in flat.buffers) if self.problem.form.stateful else ()
         if bridge is None:
             return moved, buffers, kept
         assert kept is not None
-        answer, kept = bridge.finish(self._tree(moved), kept, begun, len(batches), self._numbers(hyper), key)
+        steps = 0 if callable(batches) else len(batches)  # of which a correction alone asks
+        answer, kept = bridge.finish(self._tree(moved), kept, begun, steps, self._numbers(hyper), key)
         return answer, buffers, kept
 
     def _train_mode(self) -> None:
@@ -293,7 +327,7 @@ class TorchMachine(Machine):
         begin, end = int(self.problem.offsets[client]), int(self.problem.offsets[client + 1])
         for start in range(begin, end, EVALUATED_AT_ONCE):
             stop = min(start + EVALUATED_AT_ONCE, end)
-            batch = self.problem.batch_of(_rows(self._rows, slice(start, stop)))
+            batch = self.problem.batch_of(taken(self._rows, slice(start, stop)))
             (self.problem.loss_of(flat.module, batch) * ((stop - start) / (end - begin))).backward()
         return self._tree(flat.gradient)
 
@@ -410,7 +444,7 @@ class TorchMachine(Machine):
             total: dict[str, Any] = {}
             for start in range(begin, end, EVALUATED_AT_ONCE):
                 stop = min(start + EVALUATED_AT_ONCE, end)
-                batch = self.problem.batch_of(_rows(rows, slice(start, stop)))
+                batch = self.problem.batch_of(taken(rows, slice(start, stop)))
                 if metrics:
                     found = self.problem.measures_of(self.flat.module, batch)
                 else:
@@ -526,13 +560,6 @@ def _numbers(words: jax.Array) -> NDArray[np.int64]:
 
 def _padded(column: NDArray[Any], capacity: int) -> NDArray[Any]:
     return np.concatenate([column, np.zeros(max(0, capacity - len(column)), column.dtype)])
-
-
-def _rows(rows: Any, which: Any) -> Any:
-    """Some rows of each tensor of a tuple, a dictionary, or of the one that there is."""
-    if isinstance(rows, Mapping):
-        return {name: value[which] for name, value in rows.items()}
-    return rows[which] if isinstance(rows, Tensor) else tuple(value[which] for value in rows)
 
 
 def _frozen_statistics(module: nn.Module) -> None:

@@ -22,7 +22,7 @@ from fedtempo.problems.torch.module import FlatModule
 from fedtempo.simulation.engine.task import Task
 from fedtempo.training.client import Kept
 from fedtempo.training.corrections import Begun
-from fedtempo.training.solvers import Answer, LocalOptax, LocalSGD, Sent
+from fedtempo.training.solvers import Answer, LocalOptax, LocalRule, LocalSGD, Sent
 from fedtempo.training.torch_solvers import LocalTorch
 
 Flats = tuple[Tensor, ...]
@@ -37,9 +37,14 @@ def solver_of(
     """How a job's steps are taken: (module, loss, batches, start, numbers, correction) → Δ."""
     if isinstance(local, LocalTorch):
         return partial(_by_torch, local)
-    if isinstance(local, LocalSGD) and local.solver is optax.sgd and set(local.options) <= {"momentum"}:
+    if is_sgd(local):
         return _by_sgd
     return _ByOptax(local, tree, numbers)
+
+
+def is_sgd(local: LocalRule) -> bool:
+    """Whether it is SGD, with momentum and clipping at most."""
+    return isinstance(local, LocalSGD) and local.solver is optax.sgd and set(local.options) <= {"momentum"}
 
 
 def _by_sgd(
@@ -73,7 +78,68 @@ def _by_sgd(
     return tuple(x - s for x, s in zip(flat.trained, start, strict=True))
 
 
-def _clipped(gradient: Flats, most: float) -> None:
+class SGDGraph:
+    """A job's steps of SGD as one CUDA graph: one launch instead of some dozens a step.
+
+    The rows of a batch are gathered inside it, by numbers that are copied in before; so are the rate and the like.
+    """
+
+    def __init__(
+        self, flat: FlatModule, loss: Callable[[Any, Any], Tensor], rows: Any, which: Tensor, hyper: Mapping[str, float]
+    ) -> None:
+        """Recorded for `which` [steps, batch] rows; it must be recorded again for another shape of that."""
+        self._flat, self._which = flat, which.clone()
+        self._numbers = {
+            name: torch.zeros((), device=flat.device) for name in (RATE, "momentum", "clip") if name in hyper
+        }
+        self._memory = tuple(torch.zeros_like(x) for x in flat.trained) if "momentum" in hyper else None
+
+        def steps() -> None:
+            for m in self._memory or ():
+                m.zero_()
+            for k in range(len(self._which)):
+                flat.collect_gradients()
+                loss(flat.module, taken(rows, self._which[k])).backward()
+                gradient = flat.gradient
+                if "clip" in hyper:
+                    _clipped(gradient, self._numbers["clip"])
+                if self._memory is not None:
+                    for m, g in zip(self._memory, gradient, strict=True):
+                        m.mul_(self._numbers["momentum"]).add_(g)
+                    gradient = self._memory
+                for x, g in zip(flat.trained, gradient, strict=True):
+                    x.sub_(g * self._numbers[RATE])
+
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # PyTorch asks for a few runs before it records
+            for _ in range(3):
+                steps()
+        torch.cuda.current_stream().wait_stream(aside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            steps()
+        self._filled: dict[str, float] = {}
+
+    def __call__(self, which: Tensor, start: Flats, hyper: Mapping[str, float]) -> Flats:
+        """Δ of a job on these rows; the module is at `start` already."""
+        self._which.copy_(which)
+        for name, number in self._numbers.items():
+            if self._filled.get(name) != hyper[name]:
+                number.fill_(hyper[name])
+                self._filled[name] = hyper[name]
+        self._graph.replay()
+        return tuple(x - s for x, s in zip(self._flat.trained, start, strict=True))
+
+
+def taken(rows: Any, which: Any) -> Any:
+    """Some rows of each tensor of a tuple, a dictionary, or of the one that there is."""
+    if isinstance(rows, Mapping):
+        return {name: value[which] for name, value in rows.items()}
+    return rows[which] if isinstance(rows, Tensor) else tuple(value[which] for value in rows)
+
+
+def _clipped(gradient: Flats, most: float | Tensor) -> None:
     """Shorten a gradient that is longer than `most`."""
     norm = torch.stack([torch.linalg.vector_norm(g) for g in gradient]).norm()
     factor = torch.clamp(most / norm, max=1.0)
