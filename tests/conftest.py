@@ -140,6 +140,7 @@ SLOW = (
     "simulation/test_states.py::test_every_engine_does_what_the_oracle_does[dropout-1-waves]",
     "simulation/test_states.py::test_every_engine_does_what_the_oracle_does[dropout-5-",
     "simulation/test_states.py::test_a_stopped_study_goes_on_to_the_same_bits[waves]",
+    "simulation/test_states.py::test_what_is_drawn_depends_on_seed_client_job_and_step_alone",
     "simulation/test_study.py::test_a_study_in_which_all_diverge_ends_early",
     "simulation/test_study.py::test_schemes_may_have_rates_of_their_own",
     "simulation/test_unit_runner.py::test_a_single_scheme_is_cut_so_that_every_core_has_work",

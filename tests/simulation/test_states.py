@@ -12,7 +12,7 @@ from simulation.test_checkpoint import Stop, run, shorten
 from simulation.test_study import same
 from support.stateful import START, TIMES, dropout_problem, normed_problem
 
-BATCH, RATE, UNTIL = 4, 0.05, 4
+BATCH, RATE, UNTIL = 4, 0.05, 3
 SCHEMES = (ft.FedAvg(), ft.AsyncFedAvg(), ft.FedFix("1/2"), ft.FedBuff(2))
 BOTH_STEPS = (*SCHEMES, *(scheme.using(step="paper") for scheme in SCHEMES[1:]))
 PROBLEMS = {"dropout": dropout_problem, "batch norm": normed_problem}
