@@ -3,7 +3,8 @@
     events, waves, oracle   the module as functions of JAX, or the reason why it cannot be
     torch                   PyTorch
     auto                    compiled where that can be done and is faster: known of layers that are products of
-                            matrices, found by a short trial of others
+                            matrices, found by a short trial of others. On CUDA it is PyTorch: once torchax has been
+                            imported, PyTorch's own backward passes fail there
 
 The short trial takes a few steps of SGD on a batch with each; what compiling takes is not counted, and is said.
 """
@@ -146,7 +147,7 @@ def chosen(problem: TorchProblem, engine: str, *, torch_work: bool, dtype: str, 
         if isinstance(found, str):
             raise InputError(f"engine: {engine!r} compiles {problem.name}, which cannot be done: {found}; use 'torch'")
         return found
-    if torch_work or (dtype != "float64" and problem.device.type != jax.default_backend().replace("gpu", "cuda")):
+    if torch_work or problem.device.type == "cuda":  # to import torchax would keep PyTorch from CUDA
         return problem
     found = as_jax(problem, precision)
     if isinstance(found, str):
@@ -193,8 +194,6 @@ def _trial(found: CompiledProblem, problem: TorchProblem, dtype: str, batch_size
         problem.loss_of(flat.module, tensors).backward()
         for x, g in zip(flat.trained, flat.gradient, strict=True):
             x.sub_(g, alpha=0.001)
-        if problem.device.type == "cuda":
-            torch.cuda.synchronize(problem.device)
 
     with seeded(problem.device):
         theirs = _timed(torch_step)

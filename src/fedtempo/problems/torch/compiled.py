@@ -91,7 +91,7 @@ def compiled(
         return lambda params, batch, state: traced.run(function, params, batch, None, state)[0]
 
     found = Compiled(loss, {name: metric(function) for name, function in metrics.items()})
-    with jax.enable_x64(dtype == "float64"):
+    with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
         random = _check(traced, found, compute, metrics, example)
     return replace(found, random=random)
 

@@ -10,6 +10,7 @@ as loss(model(**inputs), target), where `target` names the target. `forward(mode
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -221,8 +222,17 @@ class TorchProblem(Problem):
 
     # -- what is refused
 
+    def check_device(self) -> None:
+        """Refuse PyTorch's CUDA where torchax has been imported: its backward passes fail from then on."""
+        if self.device.type == "cuda" and "torchax" in sys.modules:
+            raise InputError(
+                "device: PyTorch cannot train on CUDA in a process in which torchax has been imported, as a compiled "
+                "engine does; start another process for engine='torch', or give device='cpu'"
+            )
+
     def _check(self) -> None:
         """Try the module on a few rows, as jobs will: one line says what does not do."""
+        self.check_device()
         if not any(p.requires_grad for p in self.template.parameters()):
             raise InputError(
                 f"model: {self.name} has no parameters with requires_grad; nothing would be trained. Unfreeze some"

@@ -112,6 +112,7 @@ class TorchMachine(Machine):
     def __init__(self, problem: Problem, task: Task, dtype: Precision, local: LocalRule) -> None:
         super().__init__(problem, task, dtype)
         assert isinstance(problem, TorchProblem)
+        problem.check_device()
         if dtype == "tensorfloat32":
             raise InputError("dtype: the PyTorch engine computes in float32 or float64; choose one of them")
         if not isinstance(local, (LocalOptax, LocalTorch)):
