@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from fedtempo.problems.torch import convolution  # noqa: E402
+from fedtempo.problems.torch import convolution, foreign  # noqa: E402
 
 
 def random_case(seed):
@@ -72,3 +75,48 @@ def test_pooling_is_pytorchs_where_numbers_are_equal_too(size, stride, padding, 
     pair = [(each, each) if isinstance(each, int) else each for each in (size, stride, padding, dilation)]
     compare(lambda x: convolution.max_pool(x, *pair), lambda x: F.max_pool2d(x, size, stride, padding, dilation), x)
     compare(lambda x: convolution.average_pool(x, *pair[:3]), lambda x: F.avg_pool2d(x, size, stride, padding), x)
+
+
+FOREIGN = pytest.mark.skipif(not foreign.available(), reason="this XLA takes no functions of Python's")
+
+
+@FOREIGN
+@pytest.mark.parametrize("seed", range(12))
+def test_pytorchs_own_inside_a_program(seed):
+    x, kernel, (stride, padding, dilation, groups) = random_case(seed)
+    bias = np.random.default_rng(seed).normal(size=len(kernel))
+    theirs = F.conv1d if x.ndim == 3 else F.conv2d
+    places = theirs(torch.tensor(x), torch.tensor(kernel), None, stride, padding, dilation, groups).shape[2:]
+    numbers = (*stride, *padding, *dilation, groups)
+    compare(
+        jax.jit(lambda *given: foreign.convolve(numbers, tuple(places), *given)),
+        lambda *given: theirs(*given, stride, padding, dilation, groups),
+        *(x, kernel, bias),
+    )
+
+
+@FOREIGN
+def test_pytorchs_own_pooling_for_models_at_once_in_a_loop_and_in_threads():
+    x = np.random.default_rng(1).integers(0, 3, (2, 3, 9, 8)).astype(float)
+    how = (3, 2, 2, 2, 1, 1, 1, 1)
+    compare(lambda x: foreign.max_pool(how, (5, 5), x), lambda x: F.max_pool2d(x, (3, 2), 2, 1), x)
+
+    def total(x):
+        def step(total, _):
+            return total + jax.vmap(partial(foreign.max_pool, how, (5, 5)))(x).sum(), None
+
+        return jax.lax.scan(step, jnp.zeros((), x.dtype), None, length=3)[0]
+
+    several = np.random.default_rng(2).normal(size=(4, 64, 3, 9, 8)).astype(np.float32)
+    expected = 3 * sum(float(F.max_pool2d(torch.tensor(each), (3, 2), 2, 1).sum()) for each in several)
+    program = jax.jit(total)
+    with ThreadPoolExecutor(6) as pool:
+        found = [float(each) for each in pool.map(lambda _: program(several), range(24))]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@FOREIGN
+def test_an_error_of_pytorch_comes_out():
+    x, kernel, bias = jnp.ones((2, 3, 5)), jnp.ones((4, 2, 2)), jnp.zeros(4)
+    with pytest.raises(Exception, match="RuntimeError: Given groups=1, weight of size"):
+        jax.block_until_ready(foreign.convolve((1, 0, 1, 1), (4,), x, kernel, bias))

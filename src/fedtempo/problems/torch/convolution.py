@@ -6,9 +6,10 @@
 
 Patches of all images would be written to memory and read again, k · k times as large as the images. Here a loop makes
 those of a few images, which stay in the processor's cache, and multiplies them at once; models that are batched take
-turns. For modules of PyTorch, PyTorch's own convolution is faster still, and `foreign` can call it; then this one is for
-numbers of 16 bits. Arrays are in PyTorch's order: images [rows, channels, places], kernels [out, channels / groups, places], where
-places are one axis or two.
+turns. PyTorch's own convolution is faster still, and compiled modules call it by `foreign` where they can.
+
+Arrays are in PyTorch's order: images [rows, channels, places], kernels [out, channels / groups, places], where places
+are one axis or two.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 
@@ -51,9 +53,7 @@ class Window:
         for point in cases(*map(range, self.size)):
             starts = [d * i for i, d in zip(point, self.dilation, strict=True)]
             limits = [start + end for start, end in zip(starts, ends, strict=True)]
-            found.append(
-                lax.slice(x, (0, *starts, 0), (len(x), *limits, x.shape[-1]), (1, *self.stride, 1))  # type: ignore[no-untyped-call]
-            )
+            found.append(lax.slice(x, (0, *starts, 0), (len(x), *limits, x.shape[-1]), (1, *self.stride, 1)))
         return found
 
     def patches(self, x: jax.Array) -> jax.Array:
@@ -106,12 +106,13 @@ def _forward(window: Window, x: jax.Array, kernel: jax.Array) -> jax.Array:
         return (window.patches(x) @ matrix).reshape(len(x), *window.places(x.shape[1:-1]), -1)
 
     (blocks,) = _blocks(each, x)
-    return some(x) if blocks is None else lax.map(some, blocks).reshape(-1, *some_shape(some, x))[: len(x)]
+    return some(x) if blocks is None else lax.map(some, blocks).reshape(-1, *_row_shape(some, x))[: len(x)]
 
 
-def some_shape(some: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[int, ...]:
+def _row_shape(some: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[int, ...]:
     """The shape of one row of what a function makes of rows."""
-    return jax.eval_shape(some, x[:1]).shape[1:]
+    found: tuple[int, ...] = jax.eval_shape(some, x[:1]).shape
+    return found[1:]
 
 
 def _kernel(window: Window, x: jax.Array, dy: jax.Array) -> jax.Array:
@@ -145,6 +146,7 @@ def _images(window: Window, shape: tuple[int, ...], dy: jax.Array, kernel: jax.A
     def some(dy: jax.Array) -> jax.Array:
         patches = (dy.reshape(-1, matrix.shape[1]) @ matrix.T).reshape(*dy.shape[:-1], -1)
         rows = jax.ShapeDtypeStruct((len(dy), *like.shape[1:]), dy.dtype)  # type: ignore[no-untyped-call]
+        back: jax.Array
         (back,) = jax.linear_transpose(window.shifted, rows)(jnp.split(patches, prod(window.size), axis=-1))
         return back
 
@@ -170,7 +172,7 @@ def _blocks(each: int, *arrays: jax.Array) -> tuple[jax.Array | None, ...]:
 
 def _alone(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """The function, whose batches are worked off one after the other."""
-    found: Callable[..., jax.Array] = jax.custom_batching.sequential_vmap(function)
+    found: Callable[..., jax.Array] = jax.custom_batching.sequential_vmap(function)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -181,7 +183,7 @@ def max_pool(
     axes = x.ndim - 2
     window = Window(_each(size, axes), _each(stride or size, axes), _each(dilation, axes))
     around = ((0, 0), *((p, p) for p in _each(padding, axes)), (0, 0))
-    lowest = -inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+    lowest = -inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
     shifted = window.shifted(jnp.pad(_last(x), around, constant_values=lowest))
     return _first(reduce(lambda a, b: jnp.where((b > a) | (b != b), b, a), shifted))
 
@@ -229,9 +231,9 @@ def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Call
             walk = [_each(numbers, axes) for numbers in (stride, padding, dilation)]
             window = Window(weight.shape[2:], walk[0], walk[2])
             places = window.places([n + 2 * p for n, p in zip(x.shape[2:], walk[1], strict=True)])
-            y = foreign.convolve((*walk[0], *walk[1], *walk[2], groups), places, x, weight)
-        else:
-            y = convolve(x, weight, stride, padding, dilation, groups)
+            shift = jnp.zeros(len(weight), x.dtype) if bias is None else bias.astype(x.dtype)
+            return foreign.convolve((*walk[0], *walk[1], *walk[2], groups), places, x, weight, shift)
+        y = convolve(x, weight, stride, padding, dilation, groups)
         return y if bias is None else y + bias.reshape(1, -1, *(1 for _ in y.shape[2:]))
 
     def max_pool2d(
