@@ -237,17 +237,20 @@ def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Call
         return y if bias is None else y + bias.reshape(1, -1, *(1 for _ in y.shape[2:]))
 
     def max_pool2d(
-        x: jax.Array, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+        x: jax.Array, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> Any:
-        largest, indices = theirs[aten.max_pool2d_with_indices](x, size, stride, padding, dilation, ceil_mode)
+        walk = [_each(numbers, 2) for numbers in (kernel_size, stride or kernel_size, padding, dilation)]
+        largest, indices = theirs[aten.max_pool2d_with_indices](x, *walk, ceil_mode)
         if x.ndim == 4 and not ceil_mode and _processor():
-            walk = [_each(numbers, 2) for numbers in (size, stride or size, padding, dilation)]
             if foreign.suits(x):
-                numbers = tuple(number for pair in walk for number in pair)
-                largest = foreign.max_pool(numbers, largest.shape[2:], x)
+                largest = foreign.max_pool(tuple(number for pair in walk for number in pair), largest.shape[2:], x)
             else:
                 largest = max_pool(x, *walk)
         return largest, indices
+
+    def functional_max_pool2d(*given: Any, return_indices: bool = False, **more: Any) -> Any:
+        found = max_pool2d(*given[:6], **more)
+        return found if return_indices or given[6:] == (True,) else found[0]
 
     def avg_pool2d(
         x: jax.Array, size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
@@ -261,7 +264,12 @@ def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Call
         )
         return found
 
-    return {aten.convolution: convolution, aten.max_pool2d_with_indices: max_pool2d, aten.avg_pool2d: avg_pool2d}
+    return {
+        aten.convolution: convolution,
+        aten.max_pool2d_with_indices: max_pool2d,
+        torch.nn.functional.max_pool2d: functional_max_pool2d,
+        aten.avg_pool2d: avg_pool2d,
+    }
 
 
 def _processor() -> bool:
