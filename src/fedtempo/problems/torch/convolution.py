@@ -242,10 +242,7 @@ def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Call
         walk = [_each(numbers, 2) for numbers in (kernel_size, stride or kernel_size, padding, dilation)]
         largest, indices = theirs[aten.max_pool2d_with_indices](x, *walk, ceil_mode)
         if x.ndim == 4 and not ceil_mode and _processor():
-            if foreign.suits(x):
-                largest = foreign.max_pool(tuple(number for pair in walk for number in pair), largest.shape[2:], x)
-            else:
-                largest = max_pool(x, *walk)
+            largest = max_pool(x, *walk)
         return largest, indices
 
     def functional_max_pool2d(*given: Any, return_indices: bool = False, **more: Any) -> Any:
