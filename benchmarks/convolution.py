@@ -56,9 +56,9 @@ def looped(loss: Callable[[Any, Any], jax.Array], params: Any, batch: Any, steps
             value, gradient = jax.value_and_grad(loss)(carry, batch)
             return jax.tree.map(lambda p, g: p - RATE * g, carry, gradient), value
 
-        return lax.scan(step, params, None, length=steps)[1][-1]
+        return lax.scan(step, params, None, length=steps)  # with the parameters: else the last gradient is left out
 
-    return lambda: float(run(params, batch))
+    return lambda: float(jax.block_until_ready(run(params, batch))[1][-1])
 
 
 def by_torch(module: nn.Module, batch: Any, steps: int) -> Form:
