@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -55,9 +56,9 @@ def looped(loss: Callable[[Any, Any], jax.Array], params: Any, batch: Any, steps
             value, gradient = jax.value_and_grad(loss)(carry, batch)
             return jax.tree.map(lambda p, g: p - RATE * g, carry, gradient), value
 
-        return lax.scan(step, params, None, length=steps)[1][-1]
+        return lax.scan(step, params, None, length=steps)  # with the parameters: else the last gradient is left out
 
-    return lambda: float(run(params, batch))
+    return lambda: float(jax.block_until_ready(run(params, batch))[1][-1])
 
 
 def by_torch(module: nn.Module, batch: Any, steps: int) -> Form:
@@ -95,10 +96,10 @@ def by_compiled(module: nn.Module, batch: Any, steps: int, plain: bool = False) 
     """With our operators, or `plain` with torchax's convolution and pooling."""
     env = operators.environment()
     if plain:
-        registered = __import__("torchax.ops.ops_registry", fromlist=["all_aten_ops"]).all_aten_ops
-        names = ("convolution", "max_pool2d_with_indices")
-        ours = {name: env._ops[getattr(torch.ops.aten, name)] for name in names}
-        env._ops.update({getattr(torch.ops.aten, name): registered[getattr(torch.ops.aten, name)] for name in names})
+        registry = import_module("torchax.ops.ops_registry")
+        theirs = registry.all_aten_ops | registry.all_torch_functions
+        ours = {each: env._ops[each] for each in (torch.ops.aten.convolution, functional.max_pool2d)}
+        env._ops.update({each: theirs[each] for each in ours})
     try:
         function = compiled(module, loss_of, {}, (batch[0][:2], batch[1][:2]))
         params = {name: jnp.asarray(each.detach().numpy()) for name, each in module.named_parameters()}
@@ -106,7 +107,7 @@ def by_compiled(module: nn.Module, batch: Any, steps: int, plain: bool = False) 
         form()
     finally:
         if plain:
-            env._ops.update({getattr(torch.ops.aten, name): each for name, each in ours.items()})
+            env._ops.update(ours)
     return form
 
 

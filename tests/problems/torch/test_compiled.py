@@ -159,7 +159,7 @@ def parameters(module):
 def arrays(named, dtype):
     def array(each):
         found = each.detach().numpy()
-        return jnp.asarray(found, dtype if found.dtype.kind == "f" else None)
+        return jnp.array(found, dtype if found.dtype.kind == "f" else None)  # a copy: PyTorch goes on with its own
 
     return {name: array(each) for name, each in named.items()}
 

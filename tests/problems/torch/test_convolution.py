@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from fedtempo.problems.torch import convolution  # noqa: E402
+from fedtempo.problems.torch import convolution, foreign  # noqa: E402
 
 
 def random_case(seed):
@@ -72,3 +74,50 @@ def test_pooling_is_pytorchs_where_numbers_are_equal_too(size, stride, padding, 
     pair = [(each, each) if isinstance(each, int) else each for each in (size, stride, padding, dilation)]
     compare(lambda x: convolution.max_pool(x, *pair), lambda x: F.max_pool2d(x, size, stride, padding, dilation), x)
     compare(lambda x: convolution.average_pool(x, *pair[:3]), lambda x: F.avg_pool2d(x, size, stride, padding), x)
+
+
+FOREIGN = pytest.mark.skipif(not foreign.available(), reason="this XLA takes no functions of Python's")
+
+
+@FOREIGN
+@pytest.mark.parametrize("seed", range(12))
+def test_pytorchs_own_inside_a_program(seed):
+    x, kernel, (stride, padding, dilation, groups) = random_case(seed)
+    bias = np.random.default_rng(seed).normal(size=len(kernel))
+    theirs = F.conv1d if x.ndim == 3 else F.conv2d
+    places = theirs(torch.tensor(x), torch.tensor(kernel), None, stride, padding, dilation, groups).shape[2:]
+    numbers = (*stride, *padding, *dilation, groups)
+    compare(
+        jax.jit(lambda *given: foreign.convolve(numbers, tuple(places), *given)),
+        lambda *given: theirs(*given, stride, padding, dilation, groups),
+        *(x, kernel, bias),
+    )
+
+
+@FOREIGN
+def test_pytorchs_own_for_models_at_once_in_a_loop_and_in_threads():
+    generator = np.random.default_rng(2)
+    x, kernels = generator.normal(size=(64, 3, 9, 8)), generator.normal(size=(4, 5, 3, 3, 3))
+    x, kernels = x.astype(np.float32), kernels.astype(np.float32)
+
+    def total(x, kernels):
+        def one(kernel):
+            return foreign.convolve((1, 1, 1, 1, 1, 1, 1), (9, 8), x, kernel, jnp.zeros(5, x.dtype))
+
+        def step(total, _):
+            return total + jnp.abs(jax.vmap(one)(kernels)).sum(), None
+
+        return jax.lax.scan(step, jnp.zeros((), x.dtype), None, length=3)[0]
+
+    each = [F.conv2d(torch.tensor(x), torch.tensor(kernel), padding=1).abs().sum() for kernel in kernels]
+    program = jax.jit(total)
+    with ThreadPoolExecutor(6) as pool:
+        found = [float(each) for each in pool.map(lambda _: program(x, kernels), range(24))]
+    np.testing.assert_allclose(found, 3 * float(sum(each)), rtol=1e-4)
+
+
+@FOREIGN
+def test_an_error_of_pytorch_comes_out():
+    x, kernel, bias = jnp.ones((2, 3, 5)), jnp.ones((4, 2, 2)), jnp.zeros(4)
+    with pytest.raises(Exception, match="RuntimeError: Given groups=1, weight of size"):
+        jax.block_until_ready(foreign.convolve((1, 0, 1, 1), (4,), x, kernel, bias))

@@ -6,9 +6,10 @@
 
 Patches of all images would be written to memory and read again, k · k times as large as the images. Here a loop makes
 those of a few images, which stay in the processor's cache, and multiplies them at once; models that are batched take
-turns. For modules of PyTorch, PyTorch's own convolution is faster still, and `foreign` can call it; then this one is for
-numbers of 16 bits. Arrays are in PyTorch's order: images [rows, channels, places], kernels [out, channels / groups, places], where
-places are one axis or two.
+turns. PyTorch's own convolution is faster still, and compiled modules call it by `foreign` where they can.
+
+Arrays are in PyTorch's order: images [rows, channels, places], kernels [out, channels / groups, places], where places
+are one axis or two.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 
@@ -51,9 +53,7 @@ class Window:
         for point in cases(*map(range, self.size)):
             starts = [d * i for i, d in zip(point, self.dilation, strict=True)]
             limits = [start + end for start, end in zip(starts, ends, strict=True)]
-            found.append(
-                lax.slice(x, (0, *starts, 0), (len(x), *limits, x.shape[-1]), (1, *self.stride, 1))  # type: ignore[no-untyped-call]
-            )
+            found.append(lax.slice(x, (0, *starts, 0), (len(x), *limits, x.shape[-1]), (1, *self.stride, 1)))
         return found
 
     def patches(self, x: jax.Array) -> jax.Array:
@@ -106,12 +106,13 @@ def _forward(window: Window, x: jax.Array, kernel: jax.Array) -> jax.Array:
         return (window.patches(x) @ matrix).reshape(len(x), *window.places(x.shape[1:-1]), -1)
 
     (blocks,) = _blocks(each, x)
-    return some(x) if blocks is None else lax.map(some, blocks).reshape(-1, *some_shape(some, x))[: len(x)]
+    return some(x) if blocks is None else lax.map(some, blocks).reshape(-1, *_row_shape(some, x))[: len(x)]
 
 
-def some_shape(some: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[int, ...]:
+def _row_shape(some: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[int, ...]:
     """The shape of one row of what a function makes of rows."""
-    return jax.eval_shape(some, x[:1]).shape[1:]
+    found: tuple[int, ...] = jax.eval_shape(some, x[:1]).shape
+    return found[1:]
 
 
 def _kernel(window: Window, x: jax.Array, dy: jax.Array) -> jax.Array:
@@ -145,6 +146,7 @@ def _images(window: Window, shape: tuple[int, ...], dy: jax.Array, kernel: jax.A
     def some(dy: jax.Array) -> jax.Array:
         patches = (dy.reshape(-1, matrix.shape[1]) @ matrix.T).reshape(*dy.shape[:-1], -1)
         rows = jax.ShapeDtypeStruct((len(dy), *like.shape[1:]), dy.dtype)  # type: ignore[no-untyped-call]
+        back: jax.Array
         (back,) = jax.linear_transpose(window.shifted, rows)(jnp.split(patches, prod(window.size), axis=-1))
         return back
 
@@ -170,7 +172,7 @@ def _blocks(each: int, *arrays: jax.Array) -> tuple[jax.Array | None, ...]:
 
 def _alone(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """The function, whose batches are worked off one after the other."""
-    found: Callable[..., jax.Array] = jax.custom_batching.sequential_vmap(function)
+    found: Callable[..., jax.Array] = jax.custom_batching.sequential_vmap(function)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -181,7 +183,7 @@ def max_pool(
     axes = x.ndim - 2
     window = Window(_each(size, axes), _each(stride or size, axes), _each(dilation, axes))
     around = ((0, 0), *((p, p) for p in _each(padding, axes)), (0, 0))
-    lowest = -inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+    lowest = -inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
     shifted = window.shifted(jnp.pad(_last(x), around, constant_values=lowest))
     return _first(reduce(lambda a, b: jnp.where((b > a) | (b != b), b, a), shifted))
 
@@ -229,23 +231,23 @@ def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Call
             walk = [_each(numbers, axes) for numbers in (stride, padding, dilation)]
             window = Window(weight.shape[2:], walk[0], walk[2])
             places = window.places([n + 2 * p for n, p in zip(x.shape[2:], walk[1], strict=True)])
-            y = foreign.convolve((*walk[0], *walk[1], *walk[2], groups), places, x, weight)
-        else:
-            y = convolve(x, weight, stride, padding, dilation, groups)
+            shift = jnp.zeros(len(weight), x.dtype) if bias is None else bias.astype(x.dtype)
+            return foreign.convolve((*walk[0], *walk[1], *walk[2], groups), places, x, weight, shift)
+        y = convolve(x, weight, stride, padding, dilation, groups)
         return y if bias is None else y + bias.reshape(1, -1, *(1 for _ in y.shape[2:]))
 
     def max_pool2d(
-        x: jax.Array, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+        x: jax.Array, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> Any:
-        largest, indices = theirs[aten.max_pool2d_with_indices](x, size, stride, padding, dilation, ceil_mode)
+        walk = [_each(numbers, 2) for numbers in (kernel_size, stride or kernel_size, padding, dilation)]
+        largest, indices = theirs[aten.max_pool2d_with_indices](x, *walk, ceil_mode)
         if x.ndim == 4 and not ceil_mode and _processor():
-            walk = [_each(numbers, 2) for numbers in (size, stride or size, padding, dilation)]
-            if foreign.suits(x):
-                numbers = tuple(number for pair in walk for number in pair)
-                largest = foreign.max_pool(numbers, largest.shape[2:], x)
-            else:
-                largest = max_pool(x, *walk)
+            largest = max_pool(x, *walk)
         return largest, indices
+
+    def functional_max_pool2d(*given: Any, return_indices: bool = False, **more: Any) -> Any:
+        found = max_pool2d(*given[:6], **more)
+        return found if return_indices or given[6:] == (True,) else found[0]
 
     def avg_pool2d(
         x: jax.Array, size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
@@ -259,7 +261,12 @@ def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Call
         )
         return found
 
-    return {aten.convolution: convolution, aten.max_pool2d_with_indices: max_pool2d, aten.avg_pool2d: avg_pool2d}
+    return {
+        aten.convolution: convolution,
+        aten.max_pool2d_with_indices: max_pool2d,
+        torch.nn.functional.max_pool2d: functional_max_pool2d,
+        aten.avg_pool2d: avg_pool2d,
+    }
 
 
 def _processor() -> bool:

@@ -1,4 +1,4 @@
-"""PyTorch's own convolutions and pooling inside programs of JAX, on processors: called through XLA's foreign functions.
+"""PyTorch's own convolutions inside programs of JAX, on processors: called through XLA's foreign functions.
 
 XLA calls a function of C with the addresses of its arrays; here that function is Python's, by ctypes, which looks at
 the same memory as tensors and writes PyTorch's answer into XLA's. Nothing is copied but the answer, threads do not wait
@@ -81,8 +81,8 @@ def _arrays(buffers: _Buffers) -> list[Any]:
     for k in range(buffers.size):
         buffer = buffers.each[k].contents
         shape, kind = tuple(buffer.shape[: buffer.rank]), np.dtype(KINDS[buffer.kind])
-        memory = (ctypes.c_char * (int(np.prod(shape)) * kind.itemsize)).from_address(buffer.data)
-        found.append(np.frombuffer(memory, kind).reshape(shape))
+        memory: Any = (ctypes.c_char * (int(np.prod(shape)) * kind.itemsize)).from_address(buffer.data)
+        found.append(np.ndarray(shape, kind, memory))
     return found
 
 
@@ -97,9 +97,8 @@ def _handle(frame: Any) -> int | None:
             return None
         numbers, *given = _arrays(call.given)
         with torch.no_grad():
-            answers = FUNCTIONS[int(numbers[0])](numbers[1:].tolist(), *map(torch.from_numpy, given))
-            for place, answer in zip(_arrays(call.results), answers, strict=True):
-                torch.from_numpy(place).copy_(answer)
+            results = list(map(torch.from_numpy, _arrays(call.results)))
+            FUNCTIONS[int(numbers[0])](results, numbers[1:].tolist(), *map(torch.from_numpy, given))
     except BaseException as error:
         message = f"{type(error).__name__}: {error}".encode()
         told = _Error(ctypes.sizeof(_Error), None, message, 13)
@@ -111,38 +110,29 @@ def _handle(frame: Any) -> int | None:
 _HANDLER = ctypes.CFUNCTYPE(c_void_p, POINTER(_Call))(_handle)
 
 
-def _forward(numbers: list[int], x: Any, kernel: Any) -> tuple[Any, ...]:
+def _forward(results: list[Any], numbers: list[int], x: Any, kernel: Any, bias: Any) -> None:
     stride, padding, dilation, groups = _settings(numbers, x.ndim - 2)
     zeros = [0] * len(stride)
-    return (torch.ops.aten.convolution(x, kernel, None, stride, padding, dilation, False, zeros, groups),)
+    results[0].copy_(torch.ops.aten.convolution(x, kernel, bias, stride, padding, dilation, False, zeros, groups))
 
 
-def _backward(wanted: int, numbers: list[int], x: Any, kernel: Any, dy: Any) -> tuple[Any, ...]:
+def _backward(images: bool, results: list[Any], numbers: list[int], x: Any, kernel: Any, dy: Any) -> None:
+    """The gradient of the images, or those of the kernel and the bias."""
     stride, padding, dilation, groups = _settings(numbers, x.ndim - 2)
-    mask, zeros = [wanted == 0, wanted == 1, False], [0] * len(stride)
+    wanted, zeros = [images, not images, not images], [0] * len(stride)
     found = torch.ops.aten.convolution_backward(
-        dy, x, kernel, None, stride, padding, dilation, False, zeros, groups, mask
+        dy, x, kernel, [len(kernel)], stride, padding, dilation, False, zeros, groups, wanted
     )
-    return (found[wanted],)
+    for result, each in zip(results, [each for each in found if each is not None], strict=True):
+        result.copy_(each)
 
 
 def _settings(numbers: list[int], axes: int) -> tuple[list[int], list[int], list[int], int]:
     return numbers[:axes], numbers[axes : 2 * axes], numbers[2 * axes : 3 * axes], numbers[-1]
 
 
-def _pool(numbers: list[int], x: Any) -> tuple[Any, ...]:
-    return tuple(torch.ops.aten.max_pool2d_with_indices(x, *np.reshape(numbers, (4, 2)).tolist()))
-
-
-def _pool_back(numbers: list[int], dy: Any, x: Any, places: Any) -> tuple[Any, ...]:
-    how = np.reshape(numbers, (4, 2)).tolist()
-    return (torch.ops.aten.max_pool2d_with_indices_backward(dy, x, *how, False, places.long()),)
-
-
-FUNCTIONS: tuple[Callable[..., tuple[Any, ...]], ...] = (
-    _forward, partial(_backward, 0), partial(_backward, 1), _pool, _pool_back,
-)  # fmt: skip
-FORWARD, TO_IMAGES, TO_KERNEL, POOL, POOL_BACK = range(5)
+FUNCTIONS: tuple[Callable[..., None], ...] = (_forward, partial(_backward, True), partial(_backward, False))
+FORWARD, TO_IMAGES, TO_KERNEL = range(3)
 
 
 @cache
@@ -152,7 +142,7 @@ def available() -> bool:
         jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_HANDLER), platform="cpu")  # type: ignore[no-untyped-call]
         with jax.ensure_compile_time_eval():
             x, kernel = jnp.ones((1, 1, 3), jnp.float32), jnp.ones((1, 1, 2), jnp.float32)
-            return bool(_call(FORWARD, (1, 0, 1, 1), [x.at[:, :, 1:].get()], x, kernel)[0].sum() == 4)
+            return bool(_call(FORWARD, (1, 0, 1, 1), [x[:, :, 1:]], x, kernel, x[0, 0, :1])[0].sum() == 6)
     except Exception:
         return False
 
@@ -171,39 +161,20 @@ def _call(which: int, numbers: Sequence[int], like: Sequence[Any], *given: jax.A
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def convolve(numbers: Numbers, places: Numbers, x: jax.Array, kernel: jax.Array) -> jax.Array:
+def convolve(numbers: Numbers, places: Numbers, x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """Of images and a kernel in PyTorch's order; numbers are strides, paddings, dilations and groups."""
     like = jax.ShapeDtypeStruct((len(x), len(kernel), *places), x.dtype)  # type: ignore[no-untyped-call]
-    return _call(FORWARD, numbers, [like], x, kernel)[0]
+    return _call(FORWARD, numbers, [like], x, kernel, bias)[0]
 
 
-def _saved(numbers: Numbers, places: Numbers, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, Any]:
-    return convolve(numbers, places, x, kernel), (x, kernel)
+def _saved(numbers: Numbers, places: Numbers, *given: jax.Array) -> tuple[jax.Array, Any]:
+    return convolve(numbers, places, *given), given
 
 
-def _gradients(numbers: Numbers, places: Numbers, saved: Any, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, kernel = saved
-    return _call(TO_IMAGES, numbers, [x], x, kernel, dy)[0], _call(TO_KERNEL, numbers, [kernel], x, kernel, dy)[0]
+def _gradients(numbers: Numbers, places: Numbers, saved: Any, dy: jax.Array) -> tuple[jax.Array, ...]:
+    x, kernel, bias = saved
+    (images,) = _call(TO_IMAGES, numbers, [x], x, kernel, dy)
+    return images, *_call(TO_KERNEL, numbers, [kernel, bias], x, kernel, dy)
 
 
 convolve.defvjp(_saved, _gradients)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def max_pool(numbers: Numbers, places: Numbers, x: jax.Array) -> jax.Array:
-    """Of images [rows, channels, height, width]; numbers are size, stride, padding and dilation, two each."""
-    return _pooled(numbers, places, x)[0]
-
-
-def _pooled(numbers: Numbers, places: Numbers, x: jax.Array) -> tuple[jax.Array, Any]:
-    like = [jax.ShapeDtypeStruct((*x.shape[:2], *places), kind) for kind in (x.dtype, jnp.int32)]  # type: ignore[no-untyped-call]
-    y, where = _call(POOL, numbers, like, x)
-    return y, (x, where)
-
-
-def _unpooled(numbers: Numbers, places: Numbers, saved: Any, dy: jax.Array) -> tuple[jax.Array]:
-    x, where = saved
-    return (_call(POOL_BACK, numbers, [x], dy, x, where)[0],)
-
-
-max_pool.defvjp(_pooled, _unpooled)
