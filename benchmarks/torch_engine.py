@@ -55,7 +55,7 @@ def small_cnn() -> nn.Module:
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "mlp": (mlp, (1, 28, 28), 3000),
     "small cnn": (small_cnn, (1, 28, 28), 600),
-    "cnn": (cnn, (3, 32, 32), 60),
+    "cnn": (cnn, (3, 32, 32), 300),
 }
 """Module, shape of a row, client steps on a processor."""
 
@@ -111,14 +111,14 @@ def _synchronize(device: torch.device) -> None:
 
 
 def simulated(
-    problem: Any, scheme: ft.Scheme, times: Any, until: Any, steps: int, rates: list[float], engine: str
+    problem: Any, scheme: ft.Scheme, times: Any, until: Any, steps: int, rates: list[float], engine: str, dtype: str
 ) -> Any:
     """Client steps, and seconds without compiling and setting up: a long run less a short one."""
     local = ft.LocalSGD(steps=steps, lr=rates, batch_size=BATCH)
     found = []
-    for end in (until / 10, until):
+    for end in (max(2, until / 4), until):
         begin = time.perf_counter()
-        history = ft.simulate(problem, scheme, times, until=end, local=local, points=2, engine=engine)
+        history = ft.simulate(problem, scheme, times, until=end, local=local, points=2, engine=engine, dtype=dtype)
         found.append(
             (
                 float(history.dataset.updates.isel(time=-1).sum()) * steps * len(rates),
@@ -137,6 +137,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="times the number of client steps")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scheme", default="async", choices=("async", "fedfix"))
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--engines", nargs="+", default=["loop", "torch", "compiled"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out")
@@ -155,7 +156,7 @@ def main() -> None:
         torch.manual_seed(0)
         module, data = make(), clients(options.clients, shape)
         problem = ft.torch.problem(model=module, loss=F.cross_entropy, data=data, device=device)
-        until = max(2, round(size * options.scale / options.steps / pace))
+        until = max(8, round(size * options.scale / options.steps / pace))
         found: dict[str, list[float]] = {}
         for _ in range(options.repeats):
             for engine in options.engines:
@@ -164,7 +165,9 @@ def main() -> None:
                         steps, seconds = loop(module, data, scheme, times, until, options.steps, device)
                     else:
                         called = compiled if engine == "compiled" else engine
-                        steps, seconds = simulated(problem, scheme, times, until, options.steps, rates, called)
+                        steps, seconds = simulated(
+                            problem, scheme, times, until, options.steps, rates, called, options.dtype
+                        )
                 except InputError as error:
                     print(f"| {name} | {engine} | {error} | |")
                     continue

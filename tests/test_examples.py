@@ -27,7 +27,7 @@ def output(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-NEEDED = {"equinox_module": "equinox", "flax_modules": "flax"}
+NEEDED = {"equinox_module": "equinox", "flax_modules": "flax", "torch_cnn": "torch", "torch_transformer": "torch"}
 """What an example needs that `make test` does not install."""
 
 

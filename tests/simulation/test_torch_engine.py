@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import signal
 import subprocess
@@ -258,6 +259,7 @@ def test_statistics_dropout_tied_and_frozen_weights_are_a_plain_loops(scheme, ow
     problem = ft.torch.problem(model=module, loss=F.cross_entropy, data=words(), buffers="client" if own else "average")
     local = ft.LocalSGD(steps=3, lr=0.2, batch_size=4)
     history = ft.simulate(problem, scheme, times, until=9, local=local, dtype="float64", points=10, engine="torch")
+    assert "torch" in json.loads(history.attrs["versions"])
     found = history.model().state_dict()
     assert set(found) == set(module.state_dict())
     for name, value in wanted[-1].items():
@@ -362,3 +364,24 @@ def test_another_engine_does_not_go_on_with_it(tmp_path) -> None:
     ft.simulate(by_torch(), ft.FedAvg(), TIMES, until=4, points=2, checkpoint=folder, engine="torch")
     with pytest.raises(ft.ResultsConflict):
         ft.simulate(by_jax(), ft.FedAvg(), TIMES, until=4, points=2, checkpoint=folder, engine="events")
+
+
+def test_a_model_is_saved_as_tensors_and_as_arrays(tmp_path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    problem = ft.torch.problem(model=Noisy(), loss=F.cross_entropy, data=words())
+    history = ft.simulate(problem, ft.FedAvg(), ft.FixedTimes([1, 2, 3]), until=3, points=2, engine="torch")
+    history.save(tmp_path / "history.nc")
+    model = ft.History.load(tmp_path / "history.nc").model()
+    wanted = history.model().state_dict()
+    model.save(tmp_path / "model.safetensors")
+    model.save(tmp_path / "model.npz")
+    for found in (
+        safetensors.load_file(tmp_path / "model.safetensors"),
+        ft.Model.load(tmp_path / "model.npz").state_dict(),
+        model.state_dict(),
+    ):
+        assert {name: x.shape for name, x in found.items()} == {name: x.shape for name, x in wanted.items()}
+        assert all(torch.equal(found[name], x) for name, x in wanted.items())
+        Noisy().load_state_dict(found)
+    with pytest.raises(ft.InputError, match="not a PyTorch module"):
+        ft.Model({"w": np.zeros(2)}).state_dict()

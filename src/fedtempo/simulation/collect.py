@@ -189,7 +189,7 @@ def _attributes(study: Study, finished: bool, seconds: Mapping[str, float]) -> d
         "kind": "fedtempo history",
         "problem": json.dumps(study.problem.spec()),
         "configuration": json.dumps(study.configuration()),
-        "versions": json.dumps({name: _version(name) for name in ("fedtempo", "jax", "numpy", "optax", "xarray")}),
+        "versions": json.dumps({name: _version(name) for name in _libraries(study)}),
         "seeds": json.dumps(list(study.seeds)),
         "hardware": f"{device.platform}: {device.device_kind}, {platform.machine()}, {platform.system()}",
         "engine": study.engine,
@@ -200,6 +200,14 @@ def _attributes(study: Study, finished: bool, seconds: Mapping[str, float]) -> d
         "finished": int(finished),
         **{name: float(value) for name, value in seconds.items()},
     }
+
+
+def _libraries(study: Study) -> list[str]:
+    """Whose versions may matter to the numbers."""
+    names = ["fedtempo", "jax", "numpy", "optax", "xarray"]
+    if study.problem.module_names is None:
+        return names
+    return [*names, "torch", *(["torchax"] if study.engine != "torch" else [])]
 
 
 def _version(name: str) -> str:

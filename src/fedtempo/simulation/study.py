@@ -236,7 +236,8 @@ def run_study(
         if overwrite:
             folder.clear()
         folder.begin(study.configuration(), layout)
-    runner = Runner(units, study.dtype, folder, threads=threads, save_every=save_every, memory=needed.total)
+    at_once = None if study.engine == "torch" else threads
+    runner = Runner(units, study.dtype, folder, threads=at_once, save_every=save_every, memory=needed.total)
 
     def so_far() -> History:
         found = collected(study, units, runner.outcomes, _seconds(runner, units))

@@ -307,6 +307,9 @@ def _shapes(named: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _kind(p: Tensor) -> np.dtype[Any]:
+    """Its type as JAX keeps it: whole numbers in 32 bits."""
+    if p.dtype == torch.int64:
+        return np.dtype(np.int32)
     return np.dtype(np.float32) if p.dtype == torch.bfloat16 else torch.zeros(0, dtype=p.dtype).numpy().dtype
 
 
