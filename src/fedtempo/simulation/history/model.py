@@ -157,7 +157,7 @@ class Model:
             raise DataMissing(
                 f"{path}: safetensors is not installed; install it with pip install 'fedtempo[torch]', or write .npz"
             ) from None
-        data = save({name: np.ascontiguousarray(array) for name, array in self.arrays().items()}, self._metadata())
+        data = save({name: np.asarray(array, order="C") for name, array in self.arrays().items()}, self._metadata())
         write_whole(path, lambda file: file.write(data))
 
     def _metadata(self) -> dict[str, str]:
