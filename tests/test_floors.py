@@ -35,7 +35,7 @@ FLOORS = (
 DOORS = {"display": "report"}
 """The one file that loads a lower floor, when it is called: objects print and plot themselves through it."""
 
-PUBLIC = {"__init__", "__main__", "rules", "testing"}
+PUBLIC = {"__init__", "__main__", "rules", "testing", "torch"}
 """What users import by name; no module of the house does."""
 
 

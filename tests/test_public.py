@@ -33,7 +33,19 @@ rate regime remaining_times residuals rounds_in slowest_exponent stability_limit
 
 def test_the_public_names_are_these() -> None:
     assert sorted(ft.__all__) == sorted(["__version__", "problems", "published", "theory", *NAMES.split()])
-    assert dir(ft) == sorted(ft.__all__)
+    assert dir(ft) == sorted([*ft.__all__, "torch"])
+
+
+def test_without_pytorch_one_line_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import fedtempo as ft\n"
+        "try:\n    ft.torch.problem\n"
+        "except ft.DataMissing as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip().endswith("pip install 'fedtempo[torch]'"), done.stderr
+    assert len(done.stdout.splitlines()) == 1
 
 
 def test_the_names_of_the_theory_are_these() -> None:
