@@ -12,7 +12,7 @@ import fedtempo as ft
 from fedtempo.clock.events import Job, Round
 from fedtempo.clock.rules import FixedInterval, WaitForNext, WaitForSome
 from fedtempo.flower.estimates import Estimates
-from fedtempo.flower.round_weights import remarks
+from fedtempo.flower.round_weights import FLOOR, remarks
 
 SECOND = 10**9
 
@@ -200,7 +200,10 @@ def test_what_is_saved_is_what_comes_back() -> None:
 def test_a_wait_that_makes_no_sense_is_said_in_words() -> None:
     def said(wait, times, overhead=0.0):
         intervals = {client: float(np.ceil(time / wait)) for client, time in times.items()}
-        return {r.about: r.words for r in remarks(wait, times, intervals, overhead, lambda client: f"site {client}")}
+        return {
+            r.about: r.words
+            for r in remarks(wait, times, intervals, max(FLOOR, overhead), lambda client: f"site {client}")
+        }
 
     assert said(30, {0: 20.0, 1: 70.0}) == {}
     assert "below what Flower's transport takes (10 s)" in said(2, {0: 1.0})["floor"]

@@ -16,6 +16,8 @@ from fedtempo.flower.faults import Fault
 from fedtempo.flower.record import Record, recorded, replay
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.strategy import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy
+from fedtempo.flower.virtual.grid import MeasuredTimes, VirtualGrid
+from fedtempo.flower.virtual.simulate import simulate_app
 
 __all__ = [
     "AsyncFedAvg",
@@ -24,16 +26,19 @@ __all__ = [
     "FedAvg",
     "FedBuff",
     "FedFix",
+    "MeasuredTimes",
     "Record",
     "Result",
     "RoundRecord",
     "TimedStrategy",
     "TransportCosts",
     "UpdateRecord",
+    "VirtualGrid",
     "WallClock",
     "compressing",
     "recorded",
     "replay",
+    "simulate_app",
 ]
 
 

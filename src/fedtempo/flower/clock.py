@@ -46,13 +46,14 @@ class TrainingClock:
 
     def __init__(self, clock: Clock, start: int = 0) -> None:
         self._clock = clock
-        self._shift = start - clock.now()
+        self.shift = start - clock.now()
+        """What is added to the clock's time."""
 
     def now(self) -> int:
-        return self._clock.now() + self._shift
+        return self._clock.now() + self.shift
 
     def sleep(self, until: int) -> None:
-        self._clock.sleep(until - self._shift)
+        self._clock.sleep(until - self.shift)
 
 
 def nanoseconds(duration: Exact, what: str) -> int:

@@ -22,8 +22,7 @@ from fedtempo.clock.ticks import positive
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import FixedTimes, Floats
 from fedtempo.clock.trace import TraceTimes
-from fedtempo.flower.clock import NANOSECOND
-from fedtempo.flower.record import Record, recorded
+from fedtempo.flower.record import Record, in_units, recorded
 from fedtempo.planning.compare import SchemePlan, compare
 from fedtempo.schemes.named import FedAvg, Scheme
 from fedtempo.schemes.table import NamedRule
@@ -166,10 +165,11 @@ def durations(
     record: Record, *, mode: Literal["replay", "bootstrap"] = "replay", resolution: Fraction | None = None
 ) -> TraceTimes:
     """The recorded durations of the clients that took part, by name; exact, or rounded up to `resolution`."""
-    lasted = np.maximum(record.arrived - record.sent, 1)
+    sent, arrived = (in_units(times.tolist(), record.unit) for times in (record.sent, record.arrived))
+    lasted = np.maximum(arrived - sent, 1)
     rows: dict[int, list[Fraction]] = {}
     for client, ticks in zip(record.timeline.client.tolist(), lasted.tolist(), strict=True):
-        rows.setdefault(client, []).append(ticks * NANOSECOND)
+        rows.setdefault(client, []).append(ticks * record.unit)
     active = sorted(rows)
     names = [record.names[i] for i in active]
     return TraceTimes([rows[i] for i in active], mode=mode, resolution=resolution, names=names)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -153,6 +154,8 @@ class Journal:
         self.known: tuple[LoggedMeasure, ...] = ()
         """What the server knew of them before the start."""
         self.seed = 0
+        self.unit: Fraction | None = None
+        """In virtual time: the tick, in seconds, of which all times are multiples, rounded up to nanoseconds."""
         self.faults: list[Fault] = []
         self.recoveries: list[Recovery] = []
         self._rounds: list[tuple[Any, ...]] = []
@@ -223,6 +226,8 @@ class Journal:
 
     def _first(self) -> dict[str, Any]:
         more: dict[str, Any] = {"measures": self.known} if self.known else {}
+        if self.unit is not None:
+            more["unit"] = str(self.unit)
         return {"first": self.first, **more, **({"seed": self.seed} if self.seed else {})}
 
     def log(self, event: LoggedEvent | LoggedMeasure) -> None:
@@ -289,6 +294,7 @@ class Journal:
             self.measure(whose, server_round, MetricRecord(record))
         elif "first" in what:
             known = (LoggedMeasure(*row) for row in what.get("measures", ()))
+            self.unit = Fraction(what["unit"]) if "unit" in what else None
             self.begin(what["first"], known, what.get("seed", 0))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -101,8 +101,17 @@ class Record:
     """Measures of the models: "server", "evaluate" and "train" (by clients), each by round."""
     step: str = "paper"
     """The server's, by name; the weights have it in them."""
+    unit: Fraction = NANOSECOND
+    """The timeline's tick: nanoseconds, or in virtual time what is exact."""
     recoveries: tuple[Recovery, ...] = ()
     """When the guard went back to an earlier version."""
+
+    @property
+    def ends(self) -> I64:
+        """[rounds] when each ended, in nanoseconds, rounded up."""
+        scale = self.unit / NANOSECOND
+        ticks = self.timeline.ends.tolist()
+        return np.array([-(-end * scale.numerator // scale.denominator) for end in ticks], dtype=np.int64)
 
     @property
     def told(self) -> tuple[LoggedEvent | LoggedMeasure, ...]:
@@ -121,9 +130,9 @@ class Record:
         rounds = replay_events(rule, self.first, self.events, known=known, seed=self.seed)[: self.timeline.num_rounds]
         jobs = [job for closed in rounds for job in closed.jobs]
         return Timeline(
-            unit=NANOSECOND,
+            unit=self.unit,
             num_clients=len(self.names),
-            ends=np.array([closed.end for closed in rounds], dtype=np.int64),
+            ends=in_units([closed.end for closed in rounds], self.unit),
             offsets=np.cumsum([0, *(len(closed.jobs) for closed in rounds)], dtype=np.int64),
             client=np.array([job.client for job in jobs], dtype=np.int32),
             base=np.array([job.base for job in jobs], dtype=np.int32),
@@ -230,7 +239,8 @@ def _of(journal: Journal) -> Record:
     if not any(closed.updates for closed in rounds):
         raise InputError("no round took an update, so there is nothing to record; train for longer")
     scheme = journal.scheme if isinstance(journal.scheme, Scheme) else scheme_of(journal.scheme)
-    line = _timeline(rounds, len(journal.names), draws=scheme.waiting.counts_draws)
+    unit = journal.unit or NANOSECOND
+    line = _timeline(rounds, len(journal.names), unit, draws=scheme.waiting.counts_draws)
     line.validate()
     updates = [update for closed in rounds for update in closed.updates]
     rows: dict[int, list[Fraction]] = {}
@@ -260,16 +270,23 @@ def _of(journal: Journal) -> Record:
             "train": journal.measured("train"),
         },
         step=journal.step,
+        unit=unit,
         recoveries=tuple(journal.recoveries),
     )
 
 
-def _timeline(rounds: list[RoundRecord], clients: int, *, draws: bool) -> Timeline:
+def in_units(times: Sequence[int], unit: Fraction) -> I64:
+    """Nanoseconds, rounded up, as the whole ticks that they come from."""
+    scale = NANOSECOND / unit
+    return np.array([time * scale.numerator // scale.denominator for time in times], dtype=np.int64)
+
+
+def _timeline(rounds: list[RoundRecord], clients: int, unit: Fraction, *, draws: bool) -> Timeline:
     updates = [update for closed in rounds for update in closed.updates]
     return Timeline(
-        unit=NANOSECOND,
+        unit=unit,
         num_clients=clients,
-        ends=np.array([closed.end for closed in rounds], dtype=np.int64),
+        ends=in_units([closed.end for closed in rounds], unit),
         offsets=np.cumsum([0, *(len(closed.updates) for closed in rounds)], dtype=np.int64),
         client=np.array([update.client for update in updates], dtype=np.int32),
         base=np.array([update.base for update in updates], dtype=np.int32),

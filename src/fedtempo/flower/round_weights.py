@@ -309,12 +309,11 @@ def remarks(
     wait: float,
     times: Mapping[int, float],
     intervals: Mapping[int, float],
-    overhead: float,
+    floor: float,
     identity: Callable[[int], str],
 ) -> list[Remark]:
-    """What is to be said of a wait in seconds, with these client times, ⌈T_i/Δt⌉ and overhead of the transport."""
+    """What is to be said of a wait in seconds, with these client times and ⌈T_i/Δt⌉; the transport takes `floor`."""
     found = []
-    floor = max(FLOOR, overhead)
     if wait < floor:
         found.append(
             Remark(

@@ -114,8 +114,8 @@ def _from(begin: float, jobs: Jobs, lane: np.ndarray) -> Jobs:
 def _real_jobs(record: Record) -> Jobs:
     """The jobs that rounds have taken, and those that were out, or waited, when the last round ended."""
     line = record.timeline
-    horizon = int(line.ends[-1])
-    taken = line.ends[line.round_of_update]
+    ends = record.ends
+    horizon, taken = int(ends[-1]), ends[line.round_of_update]
     rows = [*zip(line.client, record.sent, record.arrived, taken, line.staleness, strict=True)]
     rows += [(client, sent, back, horizon, -1) for client, sent, back in _out(record, horizon)]
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
@@ -145,7 +145,7 @@ def _out(record: Record, horizon: int) -> Sequence[tuple[int, int, int]]:
             gone.discard(client)
             sent[client] = time
     last = {}
-    ends = line.ends[line.round_of_update].tolist()
+    ends = record.ends[line.round_of_update].tolist()
     for client, job, end in zip(line.client.tolist(), line.job.tolist(), ends, strict=True):
         sent[client], last[client] = max(sent.get(client, 0), end), job
     out = []

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from flwr.app import Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import exact, positive
@@ -19,7 +20,7 @@ from fedtempo.clock.times import FixedTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.flower.buffers import AUTO
-from fedtempo.flower.clock import NANOSECOND, Clock
+from fedtempo.flower.clock import NANOSECOND, Clock, WallClock
 from fedtempo.flower.guard import Mode
 from fedtempo.schemes.named import Scheme
 from fedtempo.weighting.long_run import LongRun
@@ -28,6 +29,8 @@ from fedtempo.weighting.weight_rules import WeightRule
 
 BEFORE_STEPS = "0.6"
 """The step of runs that were begun before there were steps: the paper's, with weights from means of all rounds."""
+NEVER = 1 << 60
+"""Nanoseconds between two looks, where something that happens ends a sleep."""
 UNIFORM = "uniform"
 """For importance: every client counts the same."""
 
@@ -76,6 +79,20 @@ class Settings:
     guard: Mode | None = "recover"
     loss_limit: float | None = 10.0
     empty_waits: float = 20.0
+    evaluate_every: int = 0
+
+    def on(self, grid: Grid) -> Settings:
+        """As they are on this grid: one in virtual time has a clock of its own, on which nobody has to poll."""
+        if not isinstance(self.clock, WallClock) or not hasattr(grid, "take_clock"):
+            return self
+        virtual = cast(Any, grid)
+        clock = virtual.take_clock(self.rule.waits)
+        return replace(self, clock=clock, message=virtual.message, poll=NEVER, evaluation="wait")
+
+    @property
+    def virtual(self) -> bool:
+        """Whether time passes only where nobody works."""
+        return bool(getattr(self.clock, "wakes", False))
 
     @property
     def rule(self) -> WaitingRule:

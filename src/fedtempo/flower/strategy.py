@@ -75,6 +75,7 @@ class Options(TypedDict, total=False):
     train_metrics_aggr_fn: MetricsFn | None
     evaluate_metrics_aggr_fn: MetricsFn | None
     evaluation: str
+    evaluate_every: Exact | None
     weights: str | WeightRule
     step: str | None
     max_weight: float
@@ -162,6 +163,7 @@ class TimedStrategy(flower.FedAvg):
     checkpoint         folder of the run, from which it goes on when it was killed or stopped and is started again
     checkpoint_every   rounds between two checkpoints
     evaluation         of evaluate_fn: "beside" the training, leaving out rounds if it is slow; or "wait" for each round
+    evaluate_every     seconds that pass between two evaluations, at least; the first and the last model are evaluated
     poll               seconds between two looks for replies
     message, clock     how messages are made and where the time comes from, for tests
 
@@ -204,6 +206,10 @@ class TimedStrategy(flower.FedAvg):
         """What the last `start` has come to, also if it was stopped."""
         self._options = given
         self._settings()
+
+    def save_in(self, folder: Path | None) -> None:
+        """Write the run to this folder when it is done, or nowhere, whatever `checkpoint` says."""
+        self._options = Options(**{**self._options, "checkpoint": folder, "checkpoint_every": 10**9})
 
     def _settings(self) -> Settings:
         given = self._options
@@ -253,6 +259,7 @@ class TimedStrategy(flower.FedAvg):
             train_metrics=self.train_metrics_aggr_fn,
             aggregate_evaluate=self.aggregate_evaluate,
             evaluation=one_of(given.get("evaluation", "beside"), "evaluation", EVALUATION),
+            evaluate_every=_maybe(_ticks, given.get("evaluate_every"), "evaluate_every") or 0,
             fraction_evaluate=self.fraction_evaluate,
             min_evaluate_nodes=self.min_evaluate_nodes,
             min_nodes=max(self.min_available_nodes, self.min_train_nodes, 1),
@@ -331,7 +338,7 @@ class TimedStrategy(flower.FedAvg):
         logged, `result` has what there is, and then KeyboardInterrupt or SystemExit is raised as ever. The second one
         ends it at once.
         """
-        settings = self._settings()
+        settings = self._settings().on(grid)
         if not (isinstance(resume, bool) or resume == "auto"):
             raise InputError(f"resume: {resume!r} is none of True, False and 'auto'")
         if resume is True and settings.checkpoint is None:
@@ -388,6 +395,10 @@ def _legacy(name: str, whose: str) -> NoReturn:
 
 def _real(value: object, what: str) -> float:
     return float(positive(value, what))
+
+
+def _ticks(value: object, what: str) -> int:
+    return nanoseconds(cast(Exact, value), what)
 
 
 def _factor(value: object, what: str) -> float:

@@ -37,7 +37,7 @@ from fedtempo.flower.journal import REFUSED, RESTART, Journal, LoggedEvent, Logg
 from fedtempo.flower.measures import KnownMeasures, MeasuredServer
 from fedtempo.flower.reply_handler import ReplyHandler, in_order
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
-from fedtempo.flower.round_weights import RoundWeights, WaitAdvice, Weighed, absences, remarks
+from fedtempo.flower.round_weights import FLOOR, RoundWeights, WaitAdvice, Weighed, absences, remarks
 from fedtempo.flower.settings import BEFORE_STEPS, Settings
 from fedtempo.flower.state import Resume, Saved, Saver, reading_state
 from fedtempo.flower.stopping import Stop
@@ -138,6 +138,7 @@ class Training:
         """The last round that is saved."""
         self._stop = Stop()
         self._begun = False
+        self._next_evaluation = 0
         self._stopped = ""
         """Why the guard has stopped the run."""
 
@@ -285,6 +286,8 @@ class Training:
         self._round_weights.check(set(there))
         if self._rule is not None:
             self._rule.look(len(there))
+        if settings.virtual and not self._clock.shift:
+            self._journal.unit = getattr(settings.clock, "unit", None)
         self._journal.begin(there, self._changed_measures(there, 0), settings.seed)
         if self._evaluator is not None:
             self._evaluator.submit(0, self._versions.record(), must=True)
@@ -490,7 +493,8 @@ class Training:
         if self._settings.wait:
             estimates, wait = self._estimates, seconds(self._settings.wait)
             overhead, identity = self._costs.floor, self._handler.registry.identity
-            self._wait_advice.say(remarks(wait, estimates.times(), estimates.intervals(), overhead, identity))
+            floor = 0.0 if self._settings.virtual else max(FLOOR, overhead)
+            self._wait_advice.say(remarks(wait, estimates.times(), estimates.intervals(), floor, identity))
             missed = {job.client: record.number - job.base for job in self._server.in_flight.values()}
             self._wait_advice.say(absences(wait, missed, identity))
         if record.updates and log.isEnabledFor(logging.INFO):
@@ -508,6 +512,9 @@ class Training:
                 log.info("\t└──> Σω %.3g; clients' metrics: %s", sum(record.weights), shown(metrics) or "none")
         except Exception as error:  # the user's function
             self._handler.note(record.end, -1, "metrics", f"those of round {number} cannot be aggregated: {error}")
+        if record.end < self._next_evaluation and not last:
+            return
+        self._next_evaluation = record.end + self._settings.evaluate_every
         still = self._client_evaluation.rounds
         if self._evaluator is not None:
             self._evaluator.submit(number, self._versions.record(), must=last)
@@ -541,6 +548,8 @@ class Training:
             self._client_evaluation.ask(number, self._versions.record, self._server.clients, must=True)
         self._client_evaluation.finish(self._transport)
         if self._evaluator is not None:
+            if not self._journal.has_measured("server", number) and number not in self._evaluator.rounds:
+                self._evaluator.submit(number, self._versions.record(), must=True)
             self._evaluated(self._evaluator.finish(), self._clock.now())
         self._saver.ended = self._why
         self._save_all()

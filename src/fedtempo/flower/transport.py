@@ -92,6 +92,8 @@ class FlowerTransport:
         self._next_look: Tick = 0
         self._next_nodes: Tick = 0
         self._answered: dict[str, Job] = {}
+        self._seen = getattr(grid, "nodes_version", None)
+        """Of a grid that says when somebody has come or gone."""
 
     # -- out
 
@@ -186,11 +188,12 @@ class FlowerTransport:
 
     def nodes_due(self, at: Tick) -> bool:
         """Whether it is time to ask who is connected."""
-        return at >= self._next_nodes
+        return at >= self._next_nodes or self._seen != getattr(self._grid, "nodes_version", None)
 
     def nodes(self, at: Tick) -> list[Node]:
         """Who is connected; those who are not will not answer."""
         with self._costs.part("nodes"):
+            self._seen = getattr(self._grid, "nodes_version", None)
             nodes: list[Node] = list(self._grid.get_nodes())
         self._next_nodes = at + _POLLS_PER_NODE_LOOK * self._poll
         there = {node.node_id for node in nodes}

@@ -1,0 +1,136 @@
+"""Runs ClientApps: in a pool of warm processes, in an executor of the user's, or here, one after the other.
+
+A message that has been sent is worked on ahead of the time at which its reply is due, the earliest due first, a few at
+once: as many as keep the workers busy, so that replies that nobody asks for yet take no memory. What is due after the
+end of training is never worked on.
+
+A worker that dies takes the others' work with it, since nobody knows whose fault it was: what was out is worked on
+again, one after the other, and the message on which a worker dies again is answered by an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from flwr.clientapp import ClientApp
+
+from fedtempo.errors import InputError
+from fedtempo.flower.virtual.client_work import (
+    ENDED,
+    AppPlace,
+    Done,
+    Task,
+    begin_process,
+    work,
+    work_in_process,
+)
+
+log = logging.getLogger(__name__)
+
+AHEAD = 3
+"""Messages a worker that are worked on, or done and not yet asked for, at most."""
+
+
+class Here(Executor):
+    """No executor: work is done when its result is asked for."""
+
+    def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return _Later(lambda: fn(*args, **kwargs))
+
+
+class _Later(Future[Done]):
+    """Work that is done when it is asked for."""
+
+    def __init__(self, call: Callable[[], Done]) -> None:
+        super().__init__()
+        self._call = call
+
+    def result(self, timeout: float | None = None) -> Done:
+        if not self.done():
+            self.set_result(self._call())
+        return super().result(timeout)
+
+
+class Workers:
+    """Where ClientApps run."""
+
+    def __init__(self, place: AppPlace, *, executor: Executor | None = None, workers: int | None = None) -> None:
+        """Without an executor: a pool of `workers` processes, or here, where the app cannot be found by its name."""
+        self._place, self._given = place, executor is not None
+        if executor is not None:
+            self._executor: Executor = executor
+            self.workers = workers or os.cpu_count() or 1
+            return
+        self.workers = (os.cpu_count() or 1) if workers is None else workers
+        if self.workers < 1:
+            raise InputError(
+                f"workers: {workers} processes do no work; give at least 1, or leave it out for one a core"
+            )
+        if place.app is not None:
+            log.info("the ClientApp is an object that has no name to import it by: it runs in this process")
+            self._executor, self.workers = Here(), 1
+        else:
+            self._executor = self._pool(self.workers)
+
+    def _pool(self, workers: int) -> ProcessPoolExecutor:
+        path = [entry for entry in sys.path if entry]
+        spawn = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(workers, mp_context=spawn, initializer=begin_process, initargs=(self._place, path))
+
+    @property
+    def ahead(self) -> int:
+        """How many messages are to be worked on at once."""
+        return 1 if isinstance(self._executor, Here) else AHEAD * self.workers
+
+    def start(self, task: Task) -> Future[Done]:
+        """Begin to work on a message."""
+        if self._given or isinstance(self._executor, Here):
+            return self._executor.submit(work, self._place, task)
+        try:
+            return self._executor.submit(work_in_process, task)
+        except BrokenProcessPool:
+            self._executor.shutdown(wait=False)
+            self._executor = self._pool(self.workers)
+            return self._executor.submit(work_in_process, task)
+
+    def result(self, begun: Future[Done], task: Task) -> Done:
+        """What has come of it; where a worker has died, the message is worked on again, alone."""
+        try:
+            return begun.result()
+        except BrokenProcessPool:
+            ended = Done(b"", (ENDED, "the process that ran the ClientApp has ended"), task.state, 0.0)
+            if self._given:
+                return ended
+        try:
+            with self._pool(1) as alone:
+                return alone.submit(work_in_process, task).result()
+        except BrokenProcessPool:
+            return ended
+
+    def close(self) -> None:
+        """End the pool, if it is ours."""
+        if not self._given:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def place_of(app: ClientApp | str, folder: str = "") -> AppPlace:
+    """Where other processes find a ClientApp; where they cannot, the app itself."""
+    if isinstance(app, str):
+        return AppPlace(app, folder)
+    if not isinstance(app, ClientApp):
+        raise InputError(
+            f"client_app: a {type(app).__name__} is no ClientApp; give one, or its place as package.module:app"
+        )
+    for name, module in list(sys.modules.items()):
+        if name == "__main__" or not getattr(module, "__file__", None):
+            continue
+        for attribute, value in list(vars(module).items()):
+            if value is app:
+                return AppPlace(f"{name}:{attribute}", folder)
+    return AppPlace(app=app)
