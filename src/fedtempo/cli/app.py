@@ -12,6 +12,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from fedtempo import __version__
 from fedtempo.cli.data import data_app
+from fedtempo.cli.flower_app import app as flower_app
 from fedtempo.cli.options import Quiet, Verbose, set_loudness
 from fedtempo.cli.plan import plan
 from fedtempo.cli.reproduce import reproduce
@@ -54,6 +55,7 @@ app.command()(plan)
 app.command()(timeline)
 app.command()(theory)
 app.command(name="run")(run_study)
+app.command(name="app")(flower_app)
 app.command()(show)
 app.command()(watch)
 app.command()(reproduce)

@@ -31,7 +31,9 @@ def read_run(path: Path) -> Record:
 
 
 def show(
-    results: Annotated[Path, typer.Argument(help="A study's folder, a history file (.nc), or a run's folder.")],
+    results: Annotated[
+        Path, typer.Argument(help="A study's folder, a history file (.nc), a run's folder, or that of fedtempo app.")
+    ],
     out: Annotated[
         list[Path] | None,
         typer.Option("--out", help="Draw there instead: file.svg, .png or .pdf; repeat for more.", show_default=False),
@@ -58,6 +60,13 @@ def show(
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
 
+    if (results / "runs.json").is_file():
+        if measure is not None or target is not None or scheme is not None:
+            raise InputError(f"--measure, --target and --scheme: {results} holds runs of an app; leave them out")
+        from fedtempo.cli.flower_app import present_app
+
+        present_app(results, out)
+        return
     if is_run(results):
         if measure is not None or target is not None:
             raise InputError(f"--measure and --target: {results} holds a run on Flower, not a study; leave them out")

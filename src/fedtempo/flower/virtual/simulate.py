@@ -71,7 +71,7 @@ def simulate_app(
     evaluate_time: Exact = 0,
     run_config: Mapping[str, Any] | None = None,
     seed: int = 0,
-    executor: Executor | None = None,
+    executor: Executor | Workers | None = None,
     workers: int | None = None,
     folder: Path | str | None = None,
     on_progress: Callable[[float, int], None] | None = None,
@@ -93,13 +93,12 @@ def simulate_app(
     on_progress    is told the virtual time and the updates so far
     """
     found = app_folder(cast(Path, server_app)) if _is_folder(server_app) else None
-    config = dict(found.config) if found is not None else {}
-    config = overridden(config, run_config or {}) if found is not None else {**config, **(run_config or {})}
+    config = overridden(found.config, run_config or {}) if found is not None else dict(run_config or {})
     place = _place(found, client_app)
     server = _server(found, server_app)
     horizon = None if until is None else positive(until, "until")
     kept = None if folder is None else _Kept(Path(folder), _about(found, place, config))
-    pool = Workers(place, executor=executor, workers=workers)
+    pool = executor if isinstance(executor, Workers) else Workers(place, executor=executor, workers=workers)
     try:
         grid = VirtualGrid(
             times,
@@ -122,7 +121,8 @@ def simulate_app(
             kept.finished()
         return result
     finally:
-        pool.close()
+        if pool is not executor:
+            pool.close()
         if kept is not None:
             kept.close()
 

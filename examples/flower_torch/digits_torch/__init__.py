@@ -1,0 +1,1 @@
+"""A PyTorch app in the form of flwr new's."""
