@@ -4,6 +4,7 @@
                 and batches
     torch       ft.simulate(engine="torch")
     compiled    ft.simulate through torchax, where it is installed (engine="events" on a processor, "waves" on a GPU)
+    flgo        FLGo's own loop of FedAvg, where it is installed (torch_rivals.py)
 
 All train the same module from the same weights under asynchronous FedAvg or FedFix, K steps of 64 rows a job, one run
 or several learning rates. Contestants take turns; the figure is the median of the repeats. Of our engines the calls
@@ -32,6 +33,7 @@ from torch import nn
 import fedtempo as ft
 from fedtempo.errors import InputError
 from fedtempo.simulation.engine.session import Session
+from torch_rivals import flgo_loop
 
 BATCH = 64
 
@@ -178,7 +180,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scheme", default="async", choices=("async", "fedfix"))
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--engines", nargs="+", default=["loop", "torch", "compiled"])
+    parser.add_argument("--engines", nargs="+", default=["loop", "torch", "compiled", "flgo"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out")
     options = parser.parse_args()
@@ -204,13 +206,16 @@ def main() -> None:
                 try:
                     if engine == "loop":
                         steps, seconds = loop(module, data, scheme, times, until, options.steps, device)
+                    elif engine == "flgo":
+                        rounds = max(2, round(size * options.scale / options.steps / options.clients))
+                        steps, seconds = flgo_loop(name, options.clients, options.steps, rounds)
                     else:
                         called = compiled if engine == "compiled" else engine
                         steps, seconds, measure = simulated(
                             problem, scheme, times, until, options.steps, rates, called, options.dtype
                         )
                         measures.setdefault(engine, []).append(1e3 * measure)
-                except InputError as error:
+                except (InputError, ImportError) as error:
                     print(f"| {name} | {engine} | {error} | | |")
                     continue
                 found.setdefault(engine, []).append(steps / seconds)
