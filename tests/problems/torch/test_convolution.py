@@ -117,6 +117,19 @@ def test_pytorchs_own_for_models_at_once_in_a_loop_and_in_threads():
 
 
 @FOREIGN
+def test_threads_share_many_images(monkeypatch):
+    monkeypatch.setattr(foreign, "SHARED", 1)
+    monkeypatch.setattr(foreign, "_SHARES", 3)
+    generator, before = np.random.default_rng(3), torch.get_num_threads()
+    compare(
+        jax.jit(lambda *given: foreign.convolve((2, 1, 1, 1, 1, 1, 1), (4, 7), *given)),
+        lambda *given: F.conv2d(*given, stride=(2, 1), padding=1),
+        *(generator.normal(size=shape) for shape in ((7, 3, 8, 7), (5, 3, 3, 3), (5,))),
+    )
+    assert torch.get_num_threads() == before
+
+
+@FOREIGN
 def test_an_error_of_pytorch_comes_out():
     x, kernel, bias = jnp.ones((2, 3, 5)), jnp.ones((4, 2, 2)), jnp.zeros(4)
     with pytest.raises(Exception, match="RuntimeError: Given groups=1, weight of size"):
