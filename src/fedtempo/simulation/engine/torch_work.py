@@ -107,7 +107,9 @@ class SGDGraph:
         """Recorded for `which` [steps, batch] rows; it must be recorded again for another shape of that."""
         self._flat, self._which = flat, which.clone()
         self._numbers = {
-            name: torch.zeros((), device=flat.device) for name in (RATE, "momentum", "clip") if name in hyper
+            name: torch.zeros((), dtype=torch.float64, device=flat.device)
+            for name in (RATE, "momentum", "clip")
+            if name in hyper
         }
         self._memory = tuple(torch.zeros_like(x) for x in flat.trained) if "momentum" in hyper else None
 
