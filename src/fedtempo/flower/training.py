@@ -498,7 +498,8 @@ class Training:
             missed = {job.client: record.number - job.base for job in self._server.in_flight.values()}
             self._wait_advice.say(absences(wait, missed, identity))
         if record.updates and log.isEnabledFor(logging.INFO):
-            log.info("[ROUND %d/%d] %s", record.server_round, self._num_rounds, record)
+            of = "" if self._num_rounds >= ENDLESS else f"/{self._num_rounds}"
+            log.info("[ROUND %d%s] %s", record.server_round, of, record)
 
     def _evaluate(self, record: RoundRecord, contents: list[RecordDict]) -> None:
         """Aggregate the clients' metrics; let the model be evaluated by the server and by clients."""

@@ -314,3 +314,19 @@ def test_threads_run_clients_too() -> None:
     with ThreadPoolExecutor(1) as pool:
         there = simulated(apps.server(FedFix(1), rounds=4), apps.app, times=TIMES["F80"], executor=pool)
     assert same(here, there)
+
+
+def test_replies_that_come_too_late_are_let_go() -> None:
+    grids = []
+    made = ServerApp()
+
+    @made.main()
+    def main(grid, context):
+        grids.append(grid)
+        model = apps.ArrayRecord({"w": apps.Array(np.zeros(3))})
+        flower.FedAvg().start(grid, model, num_rounds=3, timeout=0.6)
+
+    result = simulated(made, apps.app, times=TIMES["F80"])
+    assert [[u.client for u in closed.updates] for closed in result.rounds[:1]] == [[2, 3]]
+    assert [closed.time for closed in result.rounds] == pytest.approx([0.6, 1.6, 2.6])  # all evaluate, when free
+    assert not grids[0]._ready

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import signal
 import sys
 import time
 import traceback
@@ -179,6 +180,7 @@ def begin_process(place: AppPlace, path: list[str]) -> None:
     """A process of the pool: the app is loaded once; what it prints goes to standard error."""
     global _PLACE
     os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that has started this one ends it
     sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
     _PLACE = place
     place.load()

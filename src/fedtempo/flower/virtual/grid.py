@@ -174,6 +174,8 @@ class VirtualGrid(Grid):
         self._ready = dict[str, Message]()
         self._gone = set[str]()
         """Messages that are never answered, since their client has left."""
+        self._unwanted = set[str]()
+        """Messages whose replies come too late for whoever sent them."""
         self._arrived = dict[str, Fraction]()
         self._numbers = itertools.count(1)
         self._digests = Digests()
@@ -263,6 +265,7 @@ class VirtualGrid(Grid):
             wanted = [name for name in wanted if name not in replies and name not in self._gone]
             if not wanted or not self._go_on(end, wanted):
                 break
+        self._unwanted.update(wanted)
         found = [self._answer(name, message, replies) for name, message in zip(ids, given, strict=True)]
         out = [reply for reply in found if reply is not None]
         if self.on_exchange is not None:
@@ -416,7 +419,7 @@ class VirtualGrid(Grid):
 
     def _begin(self, sent: _Sent) -> None:
         if self._store is not None:
-            sent.digest = self._digests.of(sent.content)
+            sent.digest = self._digests.of(sent.content, self._states.get(sent.client, _NOTHING))
             sent.done = self._store.get((sent.kind, sent.client, sent.number), sent.digest)
             if sent.done is not None:
                 return
@@ -497,7 +500,7 @@ class VirtualGrid(Grid):
             return
         name = sent.message.metadata.message_id
         if sent.fails:
-            reply = error_reply(sent.message, RAISED, "the job failed, as --failure says")
+            reply = error_reply(sent.message, RAISED, "the job failed, as the clients' availability says")
         else:
             done = self._finish(sent)
             self._states[sent.client] = done.state
@@ -508,7 +511,10 @@ class VirtualGrid(Grid):
         sent.done, sent.task, sent.over = None, None, True
         self._of_client[sent.client].remove(sent)  # what comes after it gets the state that it leaves behind
         self._fill()
-        self._ready[name], self._arrived[name] = reply, sent.due
+        if name in self._unwanted:
+            self._unwanted.discard(name)
+        else:
+            self._ready[name], self._arrived[name] = reply, sent.due
         if sent.kind == MessageType.TRAIN:
             self.jobs_done += 1
             if self.on_update is not None:
@@ -526,10 +532,11 @@ class VirtualGrid(Grid):
         self._there.discard(client)
         for sent in self._of_client.pop(client, ()):
             sent.over = True
-            if sent.begun is not None:
+            if sent.begun is not None and sent.done is None:
                 sent.begun.cancel()
                 self._ahead -= 1
-            self._gone.add(sent.message.metadata.message_id)
+            if not self.clocked:
+                self._gone.add(sent.message.metadata.message_id)
         self._coming = [each for each in self._coming if not each.over]
         heapq.heapify(self._coming)
 
