@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -150,6 +149,14 @@ def test_a_worker_that_dies_is_an_error_of_its_client_alone() -> None:
 # -- killed, and started again
 
 
+def _parent(process: int) -> int | None:
+    """The parent of a process that is there."""
+    with suppress(OSError):
+        state, parent = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:2]
+        return None if state == "Z" else int(parent)
+    return None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["app", "async"])
 def test_after_kill_9_the_same_command_comes_to_the_same_record(folder, tmp_path, scheme) -> None:
@@ -160,13 +167,18 @@ def test_after_kill_9_the_same_command_comes_to_the_same_record(folder, tmp_path
     command = [sys.executable, "-m", "fedtempo", *asked, *slow, "--out", "cut"]
     name = {"app": "app", "async": "asyncfedavg"}[scheme]
     replies = tmp_path / "cut" / name / "replies.bin"
-    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
     began = time.monotonic()
     while (not replies.exists() or replies.stat().st_size < 2500) and time.monotonic() < began + 60:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
+    workers = [int(name) for name in os.listdir("/proc") if name.isdecimal() and _parent(int(name)) == process.pid]
+    process.kill()  # it alone: its workers have to see that it is gone
     process.communicate()
+    while any(_parent(worker) is not None for worker in workers) and time.monotonic() < began + 90:
+        time.sleep(0.05)
+    assert workers
+    assert not [worker for worker in workers if _parent(worker) is not None]
     store = ReplyStore(replies)
     kept = len(store)
     store.close()
