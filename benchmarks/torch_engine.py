@@ -4,13 +4,19 @@
                 and batches
     torch       ft.simulate(engine="torch")
     compiled    ft.simulate through torchax, where it is installed (engine="events" on a processor, "waves" on a GPU)
+    flgo        FLGo's own loop of FedAvg, where it is installed (torch_rivals.py)
 
 All train the same module from the same weights under asynchronous FedAvg or FedFix, K steps of 64 rows a job, one run
-or several learning rates. Contestants take turns; the figure is the median of the repeats. Our engines also measure the
-model twenty times meanwhile; the loop does not.
+or several learning rates. Contestants take turns; the figure is the median of the repeats. Of our engines the calls
+that train are timed, after a tenth of the work: by then they are compiled. What it costs to measure the model, which
+the loop does not do, has a column of its own.
+
+On CUDA each contestant has a process of its own: torchax keeps PyTorch from CUDA in the process that imports it.
 
     make bench-torch
     python benchmarks/torch_engine.py --models mlp cnn --repeats 5
+    python benchmarks/torch_engine.py --models cnn --scheme fedfix --slowdown 80 --until 300 --points 301
+        --loop-until 30 --engines loop torch compiled:tensorfloat32 compiled
 """
 
 from __future__ import annotations
@@ -18,9 +24,13 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from typing import Any
 
 import jax
@@ -30,6 +40,8 @@ from torch import nn
 
 import fedtempo as ft
 from fedtempo.errors import InputError
+from fedtempo.simulation.engine.session import Session
+from torch_rivals import flgo_loop
 
 BATCH = 64
 
@@ -54,7 +66,7 @@ def small_cnn() -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
-    "mlp": (mlp, (1, 28, 28), 3000),
+    "mlp": (mlp, (1, 28, 28), 6000),
     "small cnn": (small_cnn, (1, 28, 28), 600),
     "cnn": (cnn, (3, 32, 32), 300),
 }
@@ -111,18 +123,104 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
+class Watch:
+    """Times the calls of sessions that train, and those that measure."""
+
+    def __init__(self) -> None:
+        self.trained: list[tuple[int, float]] = []
+        """Client updates of each call, over all runs, and seconds."""
+        self.measured: list[float] = []
+        self._own = {name: getattr(Session, name) for name in ("piece", "train", "measure")}
+
+    def __enter__(self) -> Watch:
+        def timed(name: str, noted: Callable[[Session, Any, float], None]) -> Callable[..., Any]:
+            def call(session: Session, *given: Any) -> Any:
+                begin = time.perf_counter()
+                found = self._own[name](session, *given)
+                noted(session, found, time.perf_counter() - begin)
+                return found
+
+            return call
+
+        def train(session: Session, events: Any, seconds: float) -> None:
+            self.trained.append((events * session.spec.unit.num_runs, seconds))
+
+        def measure(session: Session, _: Any, seconds: float) -> None:
+            self.measured.append(seconds)
+
+        for name, noted in (("piece", lambda *_: self.trained.append((0, _[-1]))), ("train", train)):
+            setattr(Session, name, timed(name, noted))
+        Session.measure = timed("measure", measure)  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, function in self._own.items():
+            setattr(Session, name, function)
+
+    def late(self) -> tuple[int, float]:
+        """Updates and seconds of the calls after the first tenth of the work."""
+        total, seen, found = sum(updates for updates, _ in self.trained), 0, [0, 0.0]
+        for updates, seconds in self.trained:
+            if seen >= total / 10:
+                found[0], found[1] = found[0] + updates, found[1] + seconds
+            seen += updates
+        return int(found[0]), found[1]
+
+
 def simulated(
-    problem: Any, scheme: ft.Scheme, times: Any, until: Any, steps: int, rates: list[float], engine: str, dtype: str
-) -> tuple[float, float]:
-    """Client steps, and seconds, of the second half of a run: compiling and setting up are over by then."""
+    problem: Any, scheme: ft.Scheme, times: Any, until: Any, steps: int, rates: list[float], engine: str, dtype: str,
+    points: int,
+) -> tuple[float, float, float]:  # fmt: skip
+    """Client steps, their seconds, and the seconds that a measure of one model takes."""
     local = ft.LocalSGD(steps=steps, lr=rates, batch_size=BATCH)
-    seen: list[ft.Progress] = []
-    ft.simulate(
-        problem, scheme, times, until=until, local=local, points=41, engine=engine, dtype=dtype, on_progress=seen.append
-    )
-    last = next(now for now in seen if now.updates == seen[-1].updates)
-    middle = next(now for now in seen if now.updates >= last.updates / 2)
-    return (last.updates - middle.updates) * steps, last.seconds - middle.seconds
+    with Watch() as watch:
+        ft.simulate(problem, scheme, times, until=until, local=local, points=points, engine=engine, dtype=dtype)
+    updates, seconds = watch.late()
+    return updates * steps, seconds, watch.measured[-1] / len(rates)
+
+
+@cache
+def prepared(name: str, count: int, device: str) -> tuple[nn.Module, Any, Any]:
+    """Module, data and problem."""
+    make, shape, _ = MODELS[name]
+    torch.manual_seed(0)
+    module, data = make(), clients(count, shape)
+    return module, data, ft.torch.problem(model=module, loss=F.cross_entropy, data=data, device=device)
+
+
+def one(contestant: str, name: str, options: argparse.Namespace) -> tuple[float, float] | str:
+    """Client steps a second and the ms of a measure, or why there are none."""
+    engine, _, dtype = contestant.partition(":")
+    device = "cpu" if engine == "compiled" else options.device
+    module, data, problem = prepared(name, options.clients, device)
+    times = ft.FixedTimes([f"{k + 10}/{options.clients + 10}" for k in range(options.clients)])
+    if options.slowdown is not None:
+        times = ft.FixedTimes.spread(options.clients, options.slowdown)
+    scheme = ft.AsyncFedAvg() if options.scheme == "async" else ft.FedFix("1/2")
+    pace = sum(1 / float(t) for t in times.mean_time)
+    until = options.until or max(8, round(MODELS[name][2] * options.scale / options.steps / pace))
+    rates = [0.01 * 2 ** (-k / 4) for k in range(options.rates)]
+    if engine == "loop":
+        own = options.loop_until or until
+        given = (options.steps, torch.device(device))
+        loop(module, data, scheme, times, 1, *given)  # libraries are loaded, and the device is awake
+        steps, seconds = loop(module, data, scheme, times, own, *given)
+        return steps / seconds, float("nan")
+    if engine == "flgo":
+        rounds = max(2, round(MODELS[name][2] * options.scale / options.steps / options.clients))
+        try:
+            steps, seconds = flgo_loop(name, options.clients, options.steps, rounds)
+        except ImportError as error:
+            return str(error)
+        return steps / seconds, float("nan")
+    if engine == "compiled":
+        engine = "waves" if jax.default_backend() != "cpu" else "events"
+    study = (problem, scheme, times, until, options.steps, rates, engine, dtype or options.dtype, options.points)
+    try:
+        done, taken, measure = simulated(*study)
+    except InputError as error:
+        return str(error)
+    return done / taken, 1e3 * measure
 
 
 def main() -> None:
@@ -132,48 +230,55 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rates", type=int, default=1, help="learning rates, trained together")
     parser.add_argument("--scale", type=float, default=1.0, help="times the number of client steps")
+    parser.add_argument("--until", type=int, help="instead: units of virtual time")
+    parser.add_argument("--loop-until", type=int, help="the same for the loop, which is even in time")
+    parser.add_argument("--points", type=int, default=2, help="how often our engines measure, in the whole run")
+    parser.add_argument("--slowdown", type=int, help="clients' times are the paper's F<this>")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scheme", default="async", choices=("async", "fedfix"))
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--engines", nargs="+", default=["loop", "torch", "compiled"])
+    parser.add_argument("--engines", nargs="+", default=["loop", "torch", "compiled", "flgo"], help="or engine:dtype")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out")
     options = parser.parse_args()
-    device = torch.device(options.device)
-    compiled = "waves" if jax.default_backend() != "cpu" else "events"
-    times = ft.FixedTimes([f"{k + 10}/{options.clients + 10}" for k in range(options.clients)])
-    scheme = ft.AsyncFedAvg() if options.scheme == "async" else ft.FedFix("1/2")
-    pace = sum(1 / float(t) for t in times.mean_time)
-    rates = [0.01 * 2 ** (-k / 4) for k in range(options.rates)]
+    pools: dict[str, ProcessPoolExecutor] = {}
+    if torch.device(options.device).type == "cuda":
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        context = multiprocessing.get_context("spawn")
+        pools = {engine: ProcessPoolExecutor(1, mp_context=context) for engine in options.engines}
     results: list[dict[str, Any]] = []
-    print(f"\n{options.scheme}, {options.clients} clients, K = {options.steps}, {options.rates} rates, {device}")
-    print("| module | contestant | client steps a second | × the loop |\n|---|---|---|---|")
+    print(
+        f"\n{options.scheme}, {options.clients} clients, K = {options.steps}, {options.rates} rates, {options.device}"
+    )
+    print("| module | contestant | client steps a second | × the loop | a measure, ms |\n|---|---|---|---|---|")
     for name in options.models:
-        make, shape, size = MODELS[name]
-        torch.manual_seed(0)
-        module, data = make(), clients(options.clients, shape)
-        problem = ft.torch.problem(model=module, loss=F.cross_entropy, data=data, device=device)
-        until = max(8, round(size * options.scale / options.steps / pace))
         found: dict[str, list[float]] = {}
+        measures: dict[str, list[float]] = {}
         for _ in range(options.repeats):
             for engine in options.engines:
-                try:
-                    if engine == "loop":
-                        steps, seconds = loop(module, data, scheme, times, until, options.steps, device)
-                    else:
-                        called = compiled if engine == "compiled" else engine
-                        steps, seconds = simulated(
-                            problem, scheme, times, until, options.steps, rates, called, options.dtype
-                        )
-                except InputError as error:
-                    print(f"| {name} | {engine} | {error} | |")
+                pool, given = pools.get(engine), (engine, name, options)
+                speed = pool.submit(one, *given).result() if pool else one(*given)
+                if isinstance(speed, str):
+                    print(f"| {name} | {engine} | {speed} | | |")
                     continue
-                found.setdefault(engine, []).append(steps / seconds)
+                found.setdefault(engine, []).append(speed[0])
+                measures.setdefault(engine, []).append(speed[1])
         own = statistics.median(found["loop"]) if "loop" in found else float("nan")
         for engine, values in found.items():
-            rate = statistics.median(values)
-            results.append({"model": name, "contestant": engine, "steps_per_second": rate, "ratio": rate / own})
-            print(f"| {name} | {engine} | {rate:,.0f} | {rate / own:.2f} |")
+            rate, measure = statistics.median(values), statistics.median(measures[engine])
+            results.append(
+                {
+                    "model": name,
+                    "contestant": engine,
+                    "steps_per_second": values,
+                    "ratio": rate / own,
+                    "measure": measure,
+                }
+            )
+            spread = f"{rate:,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+            print(f"| {name} | {engine} | {spread} | {rate / own:.2f} | {measure:.1f} |", flush=True)
+    for pool in pools.values():
+        pool.shutdown()
     if options.out:
         with open(options.out, "w", encoding="utf-8") as file:
             json.dump({"options": vars(options), "torch": torch.__version__, "results": results}, file, indent=2)

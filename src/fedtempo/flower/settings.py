@@ -31,6 +31,8 @@ BEFORE_STEPS = "0.6"
 """The step of runs that were begun before there were steps: the paper's, with weights from means of all rounds."""
 NEVER = 1 << 60
 """Nanoseconds between two looks, where something that happens ends a sleep."""
+ENDLESS = 10**9
+"""Rounds of a run that time ends."""
 UNIFORM = "uniform"
 """For importance: every client counts the same."""
 

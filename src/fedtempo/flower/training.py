@@ -38,7 +38,7 @@ from fedtempo.flower.measures import KnownMeasures, MeasuredServer
 from fedtempo.flower.reply_handler import ReplyHandler, in_order
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.round_weights import FLOOR, RoundWeights, WaitAdvice, Weighed, absences, remarks
-from fedtempo.flower.settings import BEFORE_STEPS, Settings
+from fedtempo.flower.settings import BEFORE_STEPS, ENDLESS, Settings
 from fedtempo.flower.state import Resume, Saved, Saver, reading_state
 from fedtempo.flower.stopping import Stop
 from fedtempo.flower.transport import FlowerTransport
@@ -70,7 +70,7 @@ class Training:
         model = model_of(initial_arrays)
         self._buffers = buffers = Buffers.of(model, settings.buffers)
         asked = {
-            "rounds": num_rounds,
+            "rounds": num_rounds if num_rounds < ENDLESS else None,
             "until": None if until is None else seconds(until),
             "timeout": seconds(timeout),
         }
@@ -498,7 +498,8 @@ class Training:
             missed = {job.client: record.number - job.base for job in self._server.in_flight.values()}
             self._wait_advice.say(absences(wait, missed, identity))
         if record.updates and log.isEnabledFor(logging.INFO):
-            log.info("[ROUND %d/%d] %s", record.server_round, self._num_rounds, record)
+            of = "" if self._num_rounds >= ENDLESS else f"/{self._num_rounds}"
+            log.info("[ROUND %d%s] %s", record.server_round, of, record)
 
     def _evaluate(self, record: RoundRecord, contents: list[RecordDict]) -> None:
         """Aggregate the clients' metrics; let the model be evaluated by the server and by clients."""

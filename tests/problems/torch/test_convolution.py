@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from fedtempo.problems.torch import convolution, foreign  # noqa: E402
+from fedtempo.problems.torch import accelerated, convolution, foreign  # noqa: E402
 
 
 def random_case(seed):
@@ -65,11 +65,41 @@ def test_models_that_are_batched_take_turns(monkeypatch):
         np.testing.assert_allclose(together, jnp.stack(alone), atol=1e-9)
 
 
+@pytest.mark.parametrize("saved", [0, 1 << 26])
+@pytest.mark.parametrize("seed", range(12))
+def test_those_of_graphics_processors_are_pytorchs(seed, saved, monkeypatch):
+    """Patches kept for the backward pass or made again; without a gradient, too."""
+    monkeypatch.setattr(accelerated, "SAVED", saved)
+    x, kernel, (stride, padding, dilation, _) = random_case(seed)
+    x, how = x[:, : kernel.shape[1]], (stride, padding, dilation)
+    theirs = F.conv1d if x.ndim == 3 else F.conv2d
+    compare(lambda x, w: accelerated.convolve(x, w, *how), lambda x, w: theirs(x, w, None, *how), x, kernel)
+    with jax.enable_x64(True):
+        value = accelerated.convolve(jnp.asarray(x), jnp.asarray(kernel), *how)
+        np.testing.assert_allclose(value, theirs(torch.tensor(x), torch.tensor(kernel), None, *how), atol=1e-11)
+
+
+def test_graphics_processors_take_many_models_at_once():
+    x, kernel, (stride, padding, dilation, _) = random_case(1)
+    x = x[:, : kernel.shape[1]]
+
+    def loss(kernel, x):
+        return (accelerated.convolve(x, kernel, stride, padding, dilation) ** 2).sum()
+
+    with jax.enable_x64(True):
+        kernels = jnp.stack([kernel, 2 * kernel, -kernel])
+        together = jax.jit(jax.vmap(jax.grad(loss), in_axes=(0, None)))(kernels, jnp.asarray(x))
+        alone = [jax.grad(loss)(each, jnp.asarray(x)) for each in kernels]
+        np.testing.assert_allclose(together, jnp.stack(alone), atol=1e-9)
+
+
+@pytest.mark.parametrize("processor", [True, False])
 @pytest.mark.parametrize(
     ("size", "stride", "padding", "dilation"),
     [(2, 2, 0, 1), (3, 2, 1, 1), (3, 1, 1, 2), ((2, 3), (1, 2), (1, 0), (2, 1))],
 )
-def test_pooling_is_pytorchs_where_numbers_are_equal_too(size, stride, padding, dilation):
+def test_pooling_is_pytorchs_where_numbers_are_equal_too(size, stride, padding, dilation, processor, monkeypatch):
+    monkeypatch.setattr(convolution, "_processor", lambda: processor)
     x = np.random.default_rng(1).integers(0, 3, (2, 3, 9, 8)).astype(float)
     pair = [(each, each) if isinstance(each, int) else each for each in (size, stride, padding, dilation)]
     compare(lambda x: convolution.max_pool(x, *pair), lambda x: F.max_pool2d(x, size, stride, padding, dilation), x)
@@ -114,6 +144,19 @@ def test_pytorchs_own_for_models_at_once_in_a_loop_and_in_threads():
     with ThreadPoolExecutor(6) as pool:
         found = [float(each) for each in pool.map(lambda _: program(x, kernels), range(24))]
     np.testing.assert_allclose(found, 3 * float(sum(each)), rtol=1e-4)
+
+
+@FOREIGN
+def test_threads_share_many_images(monkeypatch):
+    monkeypatch.setattr(foreign, "SHARED", 1)
+    monkeypatch.setattr(foreign, "_SHARES", 3)
+    generator, before = np.random.default_rng(3), torch.get_num_threads()
+    compare(
+        jax.jit(lambda *given: foreign.convolve((2, 1, 1, 1, 1, 1, 1), (4, 7), *given)),
+        lambda *given: F.conv2d(*given, stride=(2, 1), padding=1),
+        *(generator.normal(size=shape) for shape in ((7, 3, 8, 7), (5, 3, 3, 3), (5,))),
+    )
+    assert torch.get_num_threads() == before
 
 
 @FOREIGN

@@ -170,6 +170,7 @@ class Stream(IterableDataset):
         ({"loss": lambda out, y: F.cross_entropy(out, y).item()}, "is a float and not a scalar"),
         ({"loss": lambda out, y: F.cross_entropy(out.detach(), y)}, "has no gradient"),
         ({"loss": lambda out, y: F.cross_entropy(out, y) * float("nan")}, "is nan for the initial model .* check the"),
+        ({"loss": lambda out, y: F.cross_entropy(out, y) + (out * 0).sum().sqrt()}, "gradient by .* is not finite"),
         ({"loss": lambda out, y: F.mse_loss(out, y)}, "the module fails on a batch of"),
         ({"model": Counting()}, "keeps 'calls' in a Python attribute, .*register_buffer"),
         ({"model": linear().requires_grad_(False)}, "no parameters with requires_grad"),

@@ -10,9 +10,12 @@ a SuperNode makes one. Processes of a pool use one thread each: their bits do no
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import random
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -179,10 +182,20 @@ def begin_process(place: AppPlace, path: list[str]) -> None:
     """A process of the pool: the app is loaded once; what it prints goes to standard error."""
     global _PLACE
     os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that has started this one ends it
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
     _PLACE = place
     place.load()
     limit_threads()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that has started it is gone, also if that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def limit_threads() -> None:

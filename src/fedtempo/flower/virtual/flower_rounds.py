@@ -161,6 +161,7 @@ class FlowerRounds:
         assert self._folder is not None
         assert isinstance(self._journal.scheme, Scheme)
         folder, journal, spec = RunFolder(self._folder), self._journal, self._journal.scheme.spec()
+        spec = {**spec, "label": self._journal.scheme.label}
         rounds = len(journal.rounds)
         folder.begin()
         try:
@@ -176,6 +177,9 @@ class FlowerRounds:
                     "in_flight": [],
                     "arrived": [],
                 },
+                "estimates": {"jobs": self._jobs, "time": self._seconds},
+                "patience": [],
+                "norms": [],
                 "server_round": rounds,
                 "names": journal.names,
                 "importance": journal.importance,

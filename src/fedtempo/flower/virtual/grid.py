@@ -51,6 +51,10 @@ _PATIENCE = 3
 """Looks at the nodes, with nothing in between, after which who looks is taken to wait for somebody."""
 
 
+_LONG_ENOUGH = 10_000
+"""Looks after which nobody is taken to come."""
+
+
 class TimeIsOver(Exception):
     """Virtual time has come to its end while somebody waits for replies."""
 
@@ -110,7 +114,8 @@ class _Sent:
     digest: str = ""
     begun: Future[Done] | None = None
     done: Done | None = None
-    lost: bool = False
+    over: bool = False
+    """Answered, or never to be."""
 
     def __lt__(self, other: _Sent) -> bool:
         return (self.due, self.client, self.count) < (other.due, other.client, other.count)
@@ -156,8 +161,7 @@ class VirtualGrid(Grid):
         self._measured = times if isinstance(times, MeasuredTimes) else None
         self.clock.unit = times.unit if self._law is not None and bandwidth is None else None  # type: ignore[union-attr]
         self._there = set(range(self.num_clients)) if self._law is None else set(self._law.first)
-        self.nodes_version = 0
-        """Changes whenever somebody comes or goes."""
+        self._moves = self._looked = 0
         self._changes = iter(()) if self._law is None else self._law.changes()
         self._change = next(self._changes, None)
         self._states = dict[int, bytes]()
@@ -170,6 +174,8 @@ class VirtualGrid(Grid):
         self._ready = dict[str, Message]()
         self._gone = set[str]()
         """Messages that are never answered, since their client has left."""
+        self._unwanted = set[str]()
+        """Messages whose replies come too late for whoever sent them."""
         self._arrived = dict[str, Fraction]()
         self._numbers = itertools.count(1)
         self._digests = Digests()
@@ -214,10 +220,18 @@ class VirtualGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         """Who is connected. Whoever asks again and again waits for somebody: time goes on for them."""
+        if self._looked != self.nodes_version:
+            self._looked, self._looks = self._moves, 0
         self._looks += 1
-        if not self.clocked and self._looks > _PATIENCE:
+        if self._looks > _PATIENCE:
             self._wait_for_somebody()
         return sorted(self._there)
+
+    @property
+    def nodes_version(self) -> int:
+        """Changes whenever somebody comes or goes."""
+        self._happen()
+        return self._moves
 
     def get_nodes(self) -> list[Any]:
         """Who is connected, as Flower's NodeInfo says it."""
@@ -251,6 +265,7 @@ class VirtualGrid(Grid):
             wanted = [name for name in wanted if name not in replies and name not in self._gone]
             if not wanted or not self._go_on(end, wanted):
                 break
+        self._unwanted.update(wanted)
         found = [self._answer(name, message, replies) for name, message in zip(ids, given, strict=True)]
         out = [reply for reply in found if reply is not None]
         if self.on_exchange is not None:
@@ -282,13 +297,15 @@ class VirtualGrid(Grid):
 
     def _wait_for_somebody(self) -> None:
         following = self._next()
-        if following is None or (self.until is not None and following > self.until):
+        over = following is None or (self.until is not None and following > self.until)
+        if over or self._looks > _LONG_ENOUGH:
             raise InputError(
                 f"clients: {len(self._there)} of {self.num_clients} are there, and the server waits for more, of whom "
                 "none will come; give more clients, or let the strategy start with fewer (min_available_nodes)"
             )
-        self.clock.time = max(self.clock.time, following)
-        self._happen()
+        if not self.clocked:
+            self.clock.time = max(self.clock.time, following or self.clock.time)
+            self._happen()
 
     # -- for strategies that sleep by the clock
 
@@ -388,7 +405,7 @@ class VirtualGrid(Grid):
         blocked = []
         while self._queue and self._ahead < self._workers.ahead:
             sent = heapq.heappop(self._queue)
-            if sent.lost or sent.begun is not None or sent.done is not None:
+            if sent.over or sent.begun is not None or sent.done is not None:
                 continue
             if self.until is not None and sent.due > self.until:
                 blocked.append(sent)
@@ -402,7 +419,7 @@ class VirtualGrid(Grid):
 
     def _begin(self, sent: _Sent) -> None:
         if self._store is not None:
-            sent.digest = self._digests.of(sent.content)
+            sent.digest = self._digests.of(sent.content, self._states.get(sent.client, _NOTHING))
             sent.done = self._store.get((sent.kind, sent.client, sent.number), sent.digest)
             if sent.done is not None:
                 return
@@ -419,7 +436,6 @@ class VirtualGrid(Grid):
                 self._ahead -= 1
                 if self._store is not None:
                     self._store.put((sent.kind, sent.client, sent.number), sent.digest, sent.done)
-                self._fill()
         assert sent.done is not None
         return sent.done
 
@@ -450,6 +466,7 @@ class VirtualGrid(Grid):
             sent.due, sent.known = sent.begin + -(-lasts // NANOSECOND) * NANOSECOND, True
             heapq.heappush(self._coming, sent)
             self._put_off(sent)
+            self._fill()
 
     def _put_off(self, sent: _Sent) -> None:
         """What the client has to answer after this one begins when this one is done."""
@@ -479,12 +496,11 @@ class VirtualGrid(Grid):
             self._resolve()
 
     def _deliver(self, sent: _Sent) -> None:
-        if sent.lost:
+        if sent.over:
             return
         name = sent.message.metadata.message_id
-        self._of_client[sent.client].remove(sent)
         if sent.fails:
-            reply = error_reply(sent.message, RAISED, "the job failed, as --failure says")
+            reply = error_reply(sent.message, RAISED, "the job failed, as the clients' availability says")
         else:
             done = self._finish(sent)
             self._states[sent.client] = done.state
@@ -492,8 +508,13 @@ class VirtualGrid(Grid):
                 reply = error_reply(sent.message, *done.error)
             else:
                 reply = Message(decoded(done.reply), reply_to=sent.message)
-        sent.done = sent.task = None
-        self._ready[name], self._arrived[name] = reply, sent.due
+        sent.done, sent.task, sent.over = None, None, True
+        self._of_client[sent.client].remove(sent)  # what comes after it gets the state that it leaves behind
+        self._fill()
+        if name in self._unwanted:
+            self._unwanted.discard(name)
+        else:
+            self._ready[name], self._arrived[name] = reply, sent.due
         if sent.kind == MessageType.TRAIN:
             self.jobs_done += 1
             if self.on_update is not None:
@@ -504,18 +525,19 @@ class VirtualGrid(Grid):
         assert self._change is not None
         _, joins, client = self._change
         self._change = next(self._changes, None)
-        self.nodes_version += 1
+        self._moves += 1
         if joins:
             self._there.add(client)
             return
         self._there.discard(client)
         for sent in self._of_client.pop(client, ()):
-            sent.lost = True
-            if sent.begun is not None:
+            sent.over = True
+            if sent.begun is not None and sent.done is None:
                 sent.begun.cancel()
                 self._ahead -= 1
-            self._gone.add(sent.message.metadata.message_id)
-        self._coming = [each for each in self._coming if not each.lost]
+            if not self.clocked:
+                self._gone.add(sent.message.metadata.message_id)
+        self._coming = [each for each in self._coming if not each.over]
         heapq.heapify(self._coming)
 
     def _taken(self, wanted: Iterable[str]) -> list[Message]:

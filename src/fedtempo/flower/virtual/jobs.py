@@ -127,10 +127,10 @@ def place_of(app: ClientApp | str, folder: str = "") -> AppPlace:
         raise InputError(
             f"client_app: a {type(app).__name__} is no ClientApp; give one, or its place as package.module:app"
         )
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         if name == "__main__" or not getattr(module, "__file__", None):
             continue
-        for attribute, value in list(vars(module).items()):
+        for attribute, value in vars(module).copy().items():
             if value is app:
                 return AppPlace(f"{name}:{attribute}", folder)
     return AppPlace(app=app)

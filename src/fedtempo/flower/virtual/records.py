@@ -83,9 +83,9 @@ class Digests:
         self._kept = kept
         self._models: dict[int, tuple[ArrayRecord, bytes]] = {}
 
-    def of(self, content: RecordDict) -> str:
-        """The digest of a message's content."""
-        total = hashlib.blake2b(digest_size=12)
+    def of(self, content: RecordDict, more: bytes = b"") -> str:
+        """The digest of a message's content, and of what else the reply depends on."""
+        total = hashlib.blake2b(more, digest_size=12)
         for name, record in content.items():
             total.update(name.encode())
             if isinstance(record, ArrayRecord):

@@ -38,6 +38,7 @@ from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.flower.result import Result
 from fedtempo.flower.run_folder import RunFolder
+from fedtempo.flower.settings import ENDLESS
 from fedtempo.flower.strategy import TimedStrategy
 from fedtempo.flower.virtual.app_folder import AppFolder, app_folder, digest_of, overridden
 from fedtempo.flower.virtual.client_work import AppPlace, Done, generators_seeded, load_component, metadata_of
@@ -54,7 +55,6 @@ log = logging.getLogger(__name__)
 Times = ClientTimes | MeasuredTimes
 REPLIES = "replies.bin"
 SETTINGS = "app.json"
-_ENDLESS = 10**9
 
 
 def simulate_app(
@@ -314,13 +314,13 @@ class _AppRun:
         if given.get("evaluate_fn") is not None:
             given["evaluate_fn"] = _told(self._remembered(given["evaluate_fn"]), rounds.measured)
         if own_rounds is not None:
-            given["num_rounds"] = asked.rounds or (own_rounds if until is None else _ENDLESS)
+            given["num_rounds"] = asked.rounds or (own_rounds if until is None else ENDLESS)
         initial = given.get("initial_arrays")
         return rounds.run(lambda: original(*bound.args, **bound.kwargs), initial or ArrayRecord())
 
     def _end(self, until: Fraction | None, own_rounds: Any) -> dict[str, Any]:
         """`num_rounds` and `until` of a strategy of ours."""
-        rounds = self._asked.rounds or (own_rounds if until is None else _ENDLESS)
+        rounds = self._asked.rounds or (own_rounds if until is None else ENDLESS)
         return {"num_rounds": rounds, "until": until}
 
     def _as_long_as_fedavg(self, rounds: Any) -> Fraction:
@@ -351,7 +351,7 @@ class _AppRun:
         if isinstance(times, ClientTimes):
             kept["evaluate_every"] = _slowest(times)
             if times.availability is not None and times.availability.fails:
-                kept["max_failures"] = _ENDLESS  # a job that fails is the clock's doing, as in the simulator
+                kept["max_failures"] = ENDLESS  # a job that fails is the clock's doing, as in the simulator
             if self._asked.known_times:
                 means = times.exact_mean_time or tuple(map(Fraction, times.mean_time.tolist()))
                 kept["times"] = {f"node {i}": mean for i, mean in enumerate(means)}

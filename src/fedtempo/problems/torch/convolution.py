@@ -6,7 +6,8 @@
 
 Patches of all images would be written to memory and read again, k · k times as large as the images. Here a loop makes
 those of a few images, which stay in the processor's cache, and multiplies them at once; models that are batched take
-turns. PyTorch's own convolution is faster still, and compiled modules call it by `foreign` where they can.
+turns. PyTorch's own convolution is faster still, and compiled modules call it by `foreign` where they can. On graphics
+processors convolutions are those of `accelerated`.
 
 Arrays are in PyTorch's order: images [rows, channels, places], kernels [out, channels / groups, places], where places
 are one axis or two.
@@ -15,9 +16,7 @@ are one axis or two.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import product as cases
 from math import ceil, inf, prod
 from typing import Any
 
@@ -27,39 +26,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from fedtempo.problems.torch import foreign
+from fedtempo.problems.torch import accelerated, foreign
+from fedtempo.problems.torch.window import Window, each_axis
 
 CACHED = 4 << 20
 """So many bytes of patches are made at a time."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """How a kernel walks over an image, along each axis of places."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-    def places(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """How many places it has in an image of that shape, padding included."""
-        steps = zip(shape, self.size, self.stride, self.dilation, strict=True)
-        return tuple((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in steps)
-
-    def shifted(self, x: jax.Array) -> list[jax.Array]:
-        """What each of its points sees, of images [rows, *places, channels]: as many arrays as it has points."""
-        found = []
-        ends = [s * (n - 1) + 1 for n, s in zip(self.places(x.shape[1:-1]), self.stride, strict=True)]
-        for point in cases(*map(range, self.size)):
-            starts = [d * i for i, d in zip(point, self.dilation, strict=True)]
-            limits = [start + end for start, end in zip(starts, ends, strict=True)]
-            found.append(lax.slice(x, (0, *starts, 0), (len(x), *limits, x.shape[-1]), (1, *self.stride, 1)))
-        return found
-
-    def patches(self, x: jax.Array) -> jax.Array:
-        """[rows · places, points · channels]."""
-        found = jnp.concatenate(self.shifted(x), axis=-1)
-        return found.reshape(-1, found.shape[-1])
 
 
 def convolve(
@@ -72,8 +43,8 @@ def convolve(
 ) -> jax.Array:
     """[rows, out, places] of images [rows, in, places] and a kernel [out, in / groups, places]."""
     axes = x.ndim - 2
-    window = Window(kernel.shape[2:], _each(stride, axes), _each(dilation, axes))
-    x = jnp.pad(_last(x), ((0, 0), *((p, p) for p in _each(padding, axes)), (0, 0)))
+    window = Window(kernel.shape[2:], each_axis(stride, axes), each_axis(dilation, axes))
+    x = jnp.pad(_last(x), ((0, 0), *((p, p) for p in each_axis(padding, axes)), (0, 0)))
     matrices = kernel.reshape(groups, -1, *kernel.shape[1:])
     matrices = jnp.moveaxis(matrices, (1, 2), (-1, -2))  # [groups, *size, in / groups, out / groups]
     parts = [_convolve(window, part, w) for part, w in zip(jnp.split(x, groups, axis=-1), matrices, strict=True)]
@@ -181,25 +152,21 @@ def max_pool(
 ) -> jax.Array:
     """The largest of each window; its gradient goes to the first of the largest, as PyTorch's does."""
     axes = x.ndim - 2
-    window = Window(_each(size, axes), _each(stride or size, axes), _each(dilation, axes))
-    around = ((0, 0), *((p, p) for p in _each(padding, axes)), (0, 0))
+    window = Window(each_axis(size, axes), each_axis(stride or size, axes), each_axis(dilation, axes))
+    around = ((0, 0), *((p, p) for p in each_axis(padding, axes)), (0, 0))
     lowest = -inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
-    shifted = window.shifted(jnp.pad(_last(x), around, constant_values=lowest))
-    return _first(reduce(lambda a, b: jnp.where((b > a) | (b != b), b, a), shifted))
+    channels = 1 if _processor() else 0  # on an accelerator it is rows that lie last
+    shifted = window.shifted(jnp.pad(jnp.moveaxis(x, channels, -1), around, constant_values=lowest))
+    found = reduce(lambda a, b: jnp.where((b > a) | (b != b), b, a), shifted)
+    return jnp.moveaxis(found, -1, channels)
 
 
 def average_pool(x: jax.Array, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> jax.Array:
     """The mean of each window, zeros of the padding included."""
     axes = x.ndim - 2
-    window = Window(_each(size, axes), _each(stride or size, axes), (1,) * axes)
-    padded = jnp.pad(_last(x), ((0, 0), *((p, p) for p in _each(padding, axes)), (0, 0)))
+    window = Window(each_axis(size, axes), each_axis(stride or size, axes), (1,) * axes)
+    padded = jnp.pad(_last(x), ((0, 0), *((p, p) for p in each_axis(padding, axes)), (0, 0)))
     return _first(reduce(jnp.add, window.shifted(padded)) / prod(window.size))
-
-
-def _each(numbers: Sequence[int] | int, axes: int) -> tuple[int, ...]:
-    """One number for every axis."""
-    found = (numbers,) if isinstance(numbers, int) else tuple(numbers)
-    return found * axes if len(found) == 1 else found
 
 
 def _last(x: jax.Array) -> jax.Array:
@@ -213,7 +180,7 @@ def _first(x: jax.Array) -> jax.Array:
 
 
 def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """By operator of aten: functions of arrays for processors; `torchax(operator)` is torchax's, for other cases."""
+    """By operator of aten: functions of arrays; `torchax(operator)` is torchax's, for other cases."""
     aten: Any = torch.ops.aten
     theirs = {each: torchax(each) for each in (aten.convolution, aten.max_pool2d_with_indices, aten.avg_pool2d)}
 
@@ -221,27 +188,32 @@ def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Call
         x: jax.Array, weight: jax.Array, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
         output_padding: Any, groups: int,
     ) -> jax.Array:  # fmt: skip
-        if transposed or x.ndim not in (3, 4) or x.ndim != weight.ndim or not _processor():
+        shift = None if bias is None else bias.reshape(1, -1, *(1 for _ in x.shape[2:]))
+        simple = not transposed and x.ndim in (3, 4) and x.ndim == weight.ndim
+        if simple and groups == 1 and jax.default_backend() == "gpu" and jnp.issubdtype(x.dtype, jnp.floating):
+            y = accelerated.convolve(x, weight, stride, padding, dilation)
+            return y if shift is None else y + shift
+        if not simple or not _processor():
             found: jax.Array = theirs[aten.convolution](
                 x, weight, bias, stride, padding, dilation, transposed, output_padding, groups
             )
             return found
         if foreign.suits(x, weight):
             axes = x.ndim - 2
-            walk = [_each(numbers, axes) for numbers in (stride, padding, dilation)]
+            walk = [each_axis(numbers, axes) for numbers in (stride, padding, dilation)]
             window = Window(weight.shape[2:], walk[0], walk[2])
             places = window.places([n + 2 * p for n, p in zip(x.shape[2:], walk[1], strict=True)])
-            shift = jnp.zeros(len(weight), x.dtype) if bias is None else bias.astype(x.dtype)
-            return foreign.convolve((*walk[0], *walk[1], *walk[2], groups), places, x, weight, shift)
+            own = jnp.zeros(len(weight), x.dtype) if bias is None else bias.astype(x.dtype)
+            return foreign.convolve((*walk[0], *walk[1], *walk[2], groups), places, x, weight, own)
         y = convolve(x, weight, stride, padding, dilation, groups)
-        return y if bias is None else y + bias.reshape(1, -1, *(1 for _ in y.shape[2:]))
+        return y if shift is None else y + shift
 
     def max_pool2d(
         x: jax.Array, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> Any:
-        walk = [_each(numbers, 2) for numbers in (kernel_size, stride or kernel_size, padding, dilation)]
+        walk = [each_axis(numbers, 2) for numbers in (kernel_size, stride or kernel_size, padding, dilation)]
         largest, indices = theirs[aten.max_pool2d_with_indices](x, *walk, ceil_mode)
-        if x.ndim == 4 and not ceil_mode and _processor():
+        if x.ndim == 4 and not ceil_mode and jax.default_backend() in ("cpu", "gpu"):
             largest = max_pool(x, *walk)
         return largest, indices
 
@@ -253,7 +225,7 @@ def replacements(torchax: Callable[[Any], Callable[..., Any]]) -> dict[Any, Call
         x: jax.Array, size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
         count_include_pad: bool = True, divisor_override: Any = None,
     ) -> jax.Array:  # fmt: skip
-        plain = count_include_pad or not any(_each(padding, 2))
+        plain = count_include_pad or not any(each_axis(padding, 2))
         if x.ndim == 4 and not ceil_mode and plain and divisor_override is None and _processor():
             return average_pool(x, size, stride, padding)
         found: jax.Array = theirs[aten.avg_pool2d](

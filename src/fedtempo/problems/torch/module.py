@@ -188,5 +188,5 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = "nothing" if value is _NOTHING else repr(value)
+    text = "nothing" if value is _NOTHING else " ".join(repr(value).split())
     return text if len(text) <= 40 else text[:37] + "…"

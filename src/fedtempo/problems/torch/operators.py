@@ -3,7 +3,7 @@
     BatchNorm            updates its running mean and variance
     abs, clamp, leaky    have PyTorch's derivatives where they bend: |x|' is 0 at 0
     LSTM, GRU, RNN       are loops over time
-    convolution, pooling are those of `convolution`, on processors
+    convolution, pooling are those of `convolution`, or of `accelerated` on graphics processors
     torch.no_grad()      stops gradients
     other tensors        such as the class weights of a loss, are constants
 

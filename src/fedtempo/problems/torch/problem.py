@@ -263,6 +263,12 @@ class TorchProblem(Problem):
                 found.backward()
             except Exception as error:
                 raise InputError(f"loss: its backward pass fails: {first_line(error)}") from error
+            for name, gradient in flat.by_name(flat.gradient).items():
+                if not bool(torch.isfinite(gradient).all()):
+                    raise InputError(
+                        f"loss: its gradient by {name} is not finite for the initial model on the first rows; look for "
+                        "what has no slope there, as a square root at 0"
+                    )
             check_kept_in_python(flat.module, before)
             flat.module.eval()
             with torch.no_grad():

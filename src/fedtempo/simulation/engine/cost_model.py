@@ -1,7 +1,7 @@
 """About how much work a gradient or a loss is: counted on the program that JAX makes of it, without running it.
 
-A product of matrices is two operations for each of its multiplications. Every primitive counts as a kernel, although
-compilers join some: for the choices that are made by it, only the order of magnitude matters.
+A product of matrices or a convolution is two operations for each of its multiplications. Every primitive counts as a
+kernel, although compilers join some: for the choices that are made by it, only the order of magnitude matters.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ def _of(program: Any) -> Work:
             (contracted, _), _ = step.params["dimension_numbers"]
             shape = step.invars[0].aval.shape
             operations += 2.0 * prod(step.outvars[0].aval.shape) * prod(shape[d] for d in contracted)
+        if step.primitive.name == "conv_general_dilated":
+            kernel, out = step.invars[1].aval.shape, step.params["dimension_numbers"].rhs_spec[0]
+            operations += 2.0 * prod(step.outvars[0].aval.shape) * prod(kernel) / max(1, kernel[out])
     return Work(operations, kernels, held)
 
 

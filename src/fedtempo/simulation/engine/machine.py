@@ -313,7 +313,7 @@ class WaveMachine(CompiledMachine):
         state = super().initial(seeds, runs, num_slots)
         return state._replace(acc=()) if self.task.adds_up else state  # the model in the making has a slot
 
-    WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
+    WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
     width = 1
     per_call = WAVES_PER_CALL[-1]
 

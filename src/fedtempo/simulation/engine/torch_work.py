@@ -57,6 +57,8 @@ def _by_sgd(
 ) -> Flats:
     """Plain SGD, with momentum and clipping where they are asked for."""
     rate, momentum, clip = hyper[RATE], hyper.get("momentum"), hyper.get("clip")
+    if corrected is None and momentum is None and clip is None and len(batches) > 1:
+        return _by_plain_sgd(flat, loss, batches, start, rate)
     memory: Flats | None = None
     for batch in batches:
         flat.collect_gradients()
@@ -78,6 +80,21 @@ def _by_sgd(
     return tuple(x - s for x, s in zip(flat.trained, start, strict=True))
 
 
+def _by_plain_sgd(
+    flat: FlatModule, loss: Callable[[Any, Any], Tensor], batches: Sequence[Any], start: Flats, rate: float
+) -> Flats:
+    """The same steps, with gradients where PyTorch puts them: to collect them takes two more passes over memory."""
+    for batch in batches:
+        for p in flat.parameters:
+            p.grad = None
+        loss(flat.module, batch).backward()
+        with torch.no_grad():
+            for p in flat.parameters:
+                if p.grad is not None:
+                    p.sub_(p.grad, alpha=rate)
+    return tuple(x - s for x, s in zip(flat.trained, start, strict=True))
+
+
 class SGDGraph:
     """A job's steps of SGD as one CUDA graph: one launch instead of some dozens a step.
 
@@ -90,7 +107,9 @@ class SGDGraph:
         """Recorded for `which` [steps, batch] rows; it must be recorded again for another shape of that."""
         self._flat, self._which = flat, which.clone()
         self._numbers = {
-            name: torch.zeros((), device=flat.device) for name in (RATE, "momentum", "clip") if name in hyper
+            name: torch.zeros((), dtype=torch.float64, device=flat.device)
+            for name in (RATE, "momentum", "clip")
+            if name in hyper
         }
         self._memory = tuple(torch.zeros_like(x) for x in flat.trained) if "momentum" in hyper else None
 
@@ -135,8 +154,12 @@ class SGDGraph:
 def taken(rows: Any, which: Any) -> Any:
     """Some rows of each tensor of a tuple, a dictionary, or of the one that there is."""
     if isinstance(rows, Mapping):
-        return {name: value[which] for name, value in rows.items()}
-    return rows[which] if isinstance(rows, Tensor) else tuple(value[which] for value in rows)
+        return {name: _rows_of(value, which) for name, value in rows.items()}
+    return _rows_of(rows, which) if isinstance(rows, Tensor) else tuple(_rows_of(value, which) for value in rows)
+
+
+def _rows_of(tensor: Tensor, which: Any) -> Tensor:
+    return tensor.index_select(0, which) if isinstance(which, Tensor) else tensor[which]
 
 
 def _clipped(gradient: Flats, most: float | Tensor) -> None:
