@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,15 +17,20 @@ import typer
 
 from fedtempo.cli import options as o
 from fedtempo.clock.ticks import exact
-from fedtempo.clock.times import FixedTimes
+from fedtempo.clock.times import ClientTimes, FixedTimes
 from fedtempo.clock.times_text import read_times, with_availability
-from fedtempo.errors import InputError, ResultsConflict
+from fedtempo.clock.trace import TraceTimes
+from fedtempo.errors import FedtempoError, InputError, ResultsConflict
 
 if TYPE_CHECKING:
+    from fedtempo.flower.result import Result
     from fedtempo.schemes.named import Scheme
+
+log = logging.getLogger(__name__)
 
 OWN = "app"
 """For --scheme: the app's own strategy."""
+_SAMPLING = ("uniform", "multinomial", "fastest", "highest-loss")
 
 
 def app(
@@ -103,7 +109,7 @@ def app(
         from fedtempo.flower.virtual.app_folder import app_folder, read_run_config
     except ImportError as error:
         raise InputError(str(error)) from None
-    logging.getLogger("flwr").setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
+    _flower_speaks_once(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
     found = app_folder(folder)
     given = _times(times, clients, law, spread, resolution)
     known = (
@@ -114,6 +120,10 @@ def app(
     if isinstance(known, _Measured) and any(x is not None for x in (failure, on, off, absences)):
         raise InputError("--failure, --on, --off, --absences: measured times have none; leave them out")
     schemes = _schemes(scheme, known, wait, buffer, sample, stage, server)
+    if schemes.keys() == {OWN}:
+        for flag, asked_for in (("--server", server), ("--step", step), ("--known-times", known_times or None)):
+            if asked_for is not None:
+                raise InputError(f"{flag}: it goes with --scheme; the app's own strategy has its own")
     config = read_run_config(run_config or [])
     asked = {
         "app": found.name, "times": times, "clients": clients, "until": until, "rounds": rounds, "law": law,
@@ -136,8 +146,8 @@ def app(
                 continue
             end = None if until is None else float(exact(until, "--until"))
             own_words = contextlib.redirect_stdout(sys.stderr)  # the ServerApp's
-            with _progress(label, end, quiet) as tell, own_words:
-                simulate_app(
+            with _progress(label, end, quiet) as tell, own_words, _server_errors():
+                result = simulate_app(
                     folder,
                     times=MeasuredTimes(known.slowdown) if isinstance(known, _Measured) else known,
                     until=until,
@@ -145,7 +155,7 @@ def app(
                     scheme=chosen,
                     options={} if step is None or chosen is None else {"step": step},
                     known_times=known_times,
-                    bandwidth=None if bandwidth is None else bandwidth.split(",") if "," in bandwidth else bandwidth,
+                    bandwidth=_list(bandwidth),
                     evaluate_time=evaluate_time,
                     run_config=config,
                     seed=seed,
@@ -153,6 +163,7 @@ def app(
                     folder=place,
                     on_progress=tell,
                 )
+            _judge(result, label, place)
     present_app(out)
 
 
@@ -175,13 +186,22 @@ class _Measured:
 
 def _times(times: str, clients: int | None, law: str | None, spread: str | None, resolution: str | None) -> Any:
     if not times.startswith("measured"):
-        return read_times(times, clients, law, spread, resolution)
+        return _by_partition(read_times(times, clients, law, spread, resolution))
     if law is not None or spread is not None or resolution is not None:
         raise InputError("--law, --spread, --resolution: measured times have no law; leave them out")
     slowdown = read_times(times.partition(":")[2] or "F0", clients, None, None)
     if not isinstance(slowdown, FixedTimes):
         raise InputError("--times: measured:… takes slowdowns, as measured:F80 or measured:1,2,5")
     return _Measured(slowdown)
+
+
+def _by_partition(times: ClientTimes) -> ClientTimes:
+    """Client i has partition i: where a trace's clients are named by partitions, they are put in that order."""
+    if not isinstance(times, TraceTimes):
+        return times
+    places = {name: place for place, name in enumerate(times.names)}
+    numbers = [str(i) for i in range(times.num_clients)]
+    return times.only([places[name] for name in numbers]) if places.keys() == set(numbers) else times
 
 
 def _schemes(
@@ -198,18 +218,60 @@ def _schemes(
         mine = {
             "waits": wait if name == "fedfix" else None,
             "buffers": buffer if name == "fedbuff" else None,
-            "samples": sample if name in ("uniform", "multinomial", "fastest", "highest-loss") else None,
-            "stages": stage if name in ("stages", "fedfix-stages") else None,
+            "samples": sample if name in _SAMPLING else None,
+            "stages": stage if name == "fedfix-stages" else None,
         }
         for made in o.read_schemes([name], times, **mine) or []:
             whole = made.using(server=server) if server is not None else made
             found[whole.label] = whole
-    for flag, values, owners in (("--wait", wait, ["fedfix"]), ("--buffer", buffer, ["fedbuff"])):
+    for flag, values, owners in (
+        ("--wait", wait, ("fedfix",)),
+        ("--buffer", buffer, ("fedbuff",)),
+        ("--sample", sample, _SAMPLING),
+        ("--stage", stage, ("fedfix-stages",)),
+    ):
         if values and not set(owners) & set(texts):
-            raise InputError(f"{flag}: it belongs to --scheme {owners[0]}, which was not asked for; add it")
-    if server is not None and found.keys() == {OWN}:
-        raise InputError("--server: it goes with --scheme; the app's own strategy has its own")
+            raise InputError(f"{flag}: it belongs to --scheme {' or '.join(owners)}, which was not asked for; add it")
     return found
+
+
+def _flower_speaks_once(level: int) -> None:
+    """Flower's log through ours alone."""
+    flower = logging.getLogger("flwr")
+    flower.handlers.clear()
+    flower.setLevel(level)
+
+
+@contextlib.contextmanager
+def _server_errors() -> Iterator[None]:
+    """What the ServerApp raises, or Flower in its place, is one message; the traceback with --verbose."""
+    try:
+        yield
+    except FedtempoError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = str(Path(__file__).parents[1])
+        if frames[-1].filename.startswith(ours):
+            raise
+        log.info("the ServerApp's error", exc_info=error)
+        place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}"
+        raise InputError(
+            f"the ServerApp has failed: {type(error).__name__}: {error} ({place}); --verbose shows where it came from"
+        ) from None
+
+
+def _judge(result: Result, label: str, place: Path) -> None:
+    """A run without updates is none; of Flower's own strategies, say what was not taken."""
+    faults = [fault for fault in result.errors if fault.client >= 0 and not fault.quiet]
+    first = f"client {faults[0].client} at {faults[0].time:.4g}: {faults[0].reason}" if faults else ""
+    if not any(closed.updates for closed in result.rounds):
+        shutil.rmtree(place, ignore_errors=True)
+        if faults:
+            raise InputError(f"{label}: no update was taken, and {len(faults)} failed, the first of {first}")
+        raise InputError(f"{label}: no round has ended with an update; give a later --until, or more --rounds")
+    if label == OWN and faults:
+        log.warning("%s: %d updates failed, the first of %s; fedtempo show %s", label, len(faults), first, place)
 
 
 def slug(label: str) -> str:
