@@ -130,7 +130,7 @@ def work(place: AppPlace, task: Task) -> Done:
     message: Message = make(content=decoded(task.content), metadata=known)
     state = decoded(task.state)
     context = Context(1, task.node, dict(task.node_config), state, dict(task.run_config))
-    with generators_seeded(task.seed):
+    with generators_seeded(task.seed, restore=_PLACE is None):
         begin = time.thread_time() if place.app is not None else time.process_time()
         try:
             reply = app(message, context)
@@ -148,8 +148,12 @@ def work(place: AppPlace, task: Task) -> Done:
 
 
 @contextmanager
-def generators_seeded(seed: int) -> Iterator[None]:
-    """Everybody's generators start from `seed` inside, and are as they were afterwards."""
+def generators_seeded(seed: int, *, restore: bool = True) -> Iterator[None]:
+    """Everybody's generators start from `seed` inside, and are as they were afterwards, if that is wanted."""
+    if not restore:
+        seed_generators(seed)
+        yield
+        return
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     torch = sys.modules.get("torch")
     kept = torch.get_rng_state() if torch is not None else None

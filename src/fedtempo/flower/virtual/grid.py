@@ -26,7 +26,6 @@ from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
@@ -34,7 +33,7 @@ from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.events import Joined
 from fedtempo.clock.presence import Failures, Presence
 from fedtempo.clock.rules.wait_for_all import WaitForAll
-from fedtempo.clock.streams import stream_key, threefry
+from fedtempo.clock.streams import stream_key
 from fedtempo.clock.ticks import common_unit
 from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.transport import Durations
@@ -110,6 +109,7 @@ class _Sent:
     known: bool
     fails: bool
     content: RecordDict
+    seed: int
     task: Task | None = None
     digest: str = ""
     begun: Future[Done] | None = None
@@ -179,7 +179,6 @@ class VirtualGrid(Grid):
         self._arrived = dict[str, Fraction]()
         self._numbers = itertools.count(1)
         self._digests = Digests()
-        self._seeds = stream_key("app-job", seed)
         self._looks = 0
         self.on_exchange: Callable[[Exchange], None] | None = None
         self.on_update: Callable[[Fraction, int], None] | None = None
@@ -331,7 +330,8 @@ class VirtualGrid(Grid):
         begin = max(self.clock.time, waiting[-1].due) if waiting else self.clock.time
         trained = kind == MessageType.TRAIN
         fails = trained and self._law is not None and self._law.fails(client, number)
-        content = self._with_seed(message.content, client, number, kind)
+        job_seed = self._seed_of(client, number, kind)
+        content = _with_seed(message.content, job_seed)
         known, due = self._due(client, number, trained, begin, content)
         make: Any = Message
         own = metadata_of(
@@ -351,6 +351,7 @@ class VirtualGrid(Grid):
             known=known or fails,
             fails=fails,
             content=content,
+            seed=job_seed,
         )
         waiting.append(sent)
         heapq.heappush(self._coming, sent)
@@ -371,19 +372,9 @@ class VirtualGrid(Grid):
             return True, due
         return False, due + Fraction(_bytes(content)) / self._bandwidth[client]
 
-    def _with_seed(self, content: RecordDict, client: int, number: int, kind: str) -> RecordDict:
-        """The content for one client: with a seed of its own in the first config."""
-        seed = self._seed_of(client, number, kind)
-        records = dict(content.items())
-        name = next((name for name, record in records.items() if isinstance(record, ConfigRecord)), "config")
-        given = records.get(name)
-        records[name] = ConfigRecord({**(given if isinstance(given, ConfigRecord) else {}), SEED_KEY: seed})
-        return RecordDict(records)
-
     def _seed_of(self, client: int, number: int, kind: str) -> int:
-        offset = {MessageType.TRAIN: 0, MessageType.EVALUATE: 1 << 30}.get(kind, 1 << 31)
-        high, low = threefry(self._seeds, np.array([client], np.uint32), np.array([number + offset], np.uint32))
-        return (int(high[0]) << 20 ^ int(low[0])) & (2**52 - 1)
+        high, low = stream_key(f"app-job/{kind}/{client}/{number}", self.seed)
+        return (int(high) << 20 ^ int(low)) & (2**52 - 1)
 
     def _task(self, sent: _Sent) -> Task:
         if sent.task is None:
@@ -396,7 +387,7 @@ class VirtualGrid(Grid):
                 node_config={"partition-id": sent.client, "num-partitions": self.num_clients},
                 run_config=self._run_config,
                 state=self._states.get(sent.client, _NOTHING),
-                seed=self._seed_of(sent.client, sent.number, sent.kind),
+                seed=sent.seed,
             )
         return sent.task
 
@@ -553,6 +544,15 @@ class VirtualGrid(Grid):
 
 
 _NOTHING = encoded(RecordDict())
+
+
+def _with_seed(content: RecordDict, seed: int) -> RecordDict:
+    """The content for one client: with a seed of its own in the first config."""
+    records = dict(content.items())
+    name = next((name for name, record in records.items() if isinstance(record, ConfigRecord)), "config")
+    given = records.get(name)
+    records[name] = ConfigRecord({**(given if isinstance(given, ConfigRecord) else {}), SEED_KEY: seed})
+    return RecordDict(records)
 
 
 def _bytes(content: RecordDict) -> int:

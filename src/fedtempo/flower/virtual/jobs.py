@@ -5,7 +5,8 @@ once: as many as keep the workers busy, so that replies that nobody asks for yet
 end of training is never worked on.
 
 A worker that dies takes the others' work with it, since nobody knows whose fault it was: what was out is worked on
-again, one after the other, and the message on which a worker dies again is answered by an error.
+again, one after the other, and the message on which a worker dies again is answered by an error. Messages of its client
+are worked on apart from then on.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ class Workers:
     def __init__(self, place: AppPlace, *, executor: Executor | None = None, workers: int | None = None) -> None:
         """Without an executor: a pool of `workers` processes, or here, where the app cannot be found by its name."""
         self._place, self._given = place, executor is not None
+        self._single: ProcessPoolExecutor | None = None
+        self._deadly: set[int] = set()
+        """Nodes on whose messages a worker has died."""
         if executor is not None:
             self._executor: Executor = executor
             self.workers = workers or os.cpu_count() or 1
@@ -92,6 +96,8 @@ class Workers:
         """Begin to work on a message."""
         if self._given or isinstance(self._executor, Here):
             return self._executor.submit(work, self._place, task)
+        if task.node in self._deadly:
+            return _Later(lambda: self._alone(task))
         try:
             return self._executor.submit(work_in_process, task)
         except BrokenProcessPool:
@@ -104,19 +110,28 @@ class Workers:
         try:
             return begun.result()
         except BrokenProcessPool:
-            ended = Done(b"", (ENDED, "the process that ran the ClientApp has ended"), task.state, 0.0)
-            if self._given:
-                return ended
+            return _ended(task) if self._given else self._alone(task)
+
+    def _alone(self, task: Task) -> Done:
+        """Work on a message in a process in which nothing else is: a client on whose message it dies stays apart."""
+        if self._single is None:
+            self._single = self._pool(1)
         try:
-            with self._pool(1) as alone:
-                return alone.submit(work_in_process, task).result()
+            return self._single.submit(work_in_process, task).result()
         except BrokenProcessPool:
-            return ended
+            self._single = None
+            self._deadly.add(task.node)
+            return _ended(task)
 
     def close(self) -> None:
         """End the pool, if it is ours."""
-        if not self._given:
-            self._executor.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._single, None if self._given else self._executor):
+            if pool is not None:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ended(task: Task) -> Done:
+    return Done(b"", (ENDED, "the process that ran the ClientApp has ended"), task.state, 0.0)
 
 
 def place_of(app: ClientApp | str, folder: str = "") -> AppPlace:

@@ -97,6 +97,8 @@ def simulate_app(
     place = _place(found, client_app)
     server = _server(found, server_app)
     horizon = None if until is None else positive(until, "until")
+    if scheme is not None and horizon is None and rounds is None and isinstance(times, MeasuredTimes):
+        raise InputError("until: say how long each scheme trains; it does not follow from measured times")
     kept = None if folder is None else _Kept(Path(folder), _about(found, place, config))
     pool = executor if isinstance(executor, Workers) else Workers(place, executor=executor, workers=workers)
     try:
@@ -327,7 +329,7 @@ class _AppRun:
         """When FedAvg would have done the app's rounds: schemes are compared in the same time."""
         times = self._grid.times
         if isinstance(times, MeasuredTimes) or not isinstance(rounds, int):
-            raise InputError("until: say how long each scheme trains; it does not follow from measured times")
+            raise InputError("until: say how long each scheme trains; the app does not")
         line = timeline(FedAvg(), times, rounds=rounds, seed=self._grid.seed)
         return Fraction(line.duration)
 
