@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 OWN = "app"
 """For --scheme: the app's own strategy."""
+_STAGED = ("stages", "fedfix-stages")
 _SAMPLING = ("uniform", "multinomial", "fastest", "highest-loss")
 
 
@@ -219,7 +220,7 @@ def _schemes(
             "waits": wait if name == "fedfix" else None,
             "buffers": buffer if name == "fedbuff" else None,
             "samples": sample if name in _SAMPLING else None,
-            "stages": stage if name == "fedfix-stages" else None,
+            "stages": stage if name in _STAGED else None,
         }
         for made in o.read_schemes([name], times, **mine) or []:
             whole = made.using(server=server) if server is not None else made
@@ -228,7 +229,7 @@ def _schemes(
         ("--wait", wait, ("fedfix",)),
         ("--buffer", buffer, ("fedbuff",)),
         ("--sample", sample, _SAMPLING),
-        ("--stage", stage, ("fedfix-stages",)),
+        ("--stage", stage, _STAGED),
     ):
         if values and not set(owners) & set(texts):
             raise InputError(f"{flag}: it belongs to --scheme {' or '.join(owners)}, which was not asked for; add it")
@@ -293,9 +294,7 @@ def _prepare(out: Path, asked: dict[str, Any], schemes: dict[str, Any], *, overw
                 f"{out} holds other runs of an app ({what} differ); to replace them add --overwrite, or choose another "
                 "--out"
             )
-        if all(
-            (out / name / "state.npz").is_file() and not (out / name / "replies.bin").exists() for name in runs.values()
-        ):
+        if all(_is_done(out / name) for name in runs.values()):
             raise ResultsConflict(
                 f"{out} holds these runs, finished: fedtempo show {out}; to replace them add --overwrite"
             )
