@@ -320,8 +320,9 @@ def test_public_names() -> None:
     import fedtempo.flower as package
 
     assert package.__all__ == [
-        "AsyncFedAvg", "Clock", "Fault", "FedAvg", "FedBuff", "FedFix", "Record", "Result", "RoundRecord",
-        "TimedStrategy", "TransportCosts", "UpdateRecord", "WallClock", "compressing", "recorded", "replay",
+        "AsyncFedAvg", "Clock", "Fault", "FedAvg", "FedBuff", "FedFix", "MeasuredTimes", "Record", "Result",
+        "RoundRecord", "TimedStrategy", "TransportCosts", "UpdateRecord", "VirtualGrid", "WallClock", "compressing",
+        "recorded", "replay", "simulate_app",
     ]  # fmt: skip
     assert all(getattr(package, name).__doc__ for name in package.__all__)
 

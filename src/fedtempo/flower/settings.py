@@ -94,7 +94,7 @@ class Settings:
     @property
     def virtual(self) -> bool:
         """Whether time passes only where nobody works."""
-        return bool(getattr(self.clock, "wakes", False))
+        return bool(getattr(self.clock, "virtual", False))
 
     @property
     def rule(self) -> WaitingRule:

@@ -61,7 +61,7 @@ class TimeIsOver(Exception):
 class VirtualClock:
     """Exact time that passes when somebody sleeps, up to the next thing that happens."""
 
-    wakes = True
+    virtual = True
     """A sleep ends when something happens: nobody has to look again and again."""
 
     def __init__(self) -> None:
