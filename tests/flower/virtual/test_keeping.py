@@ -387,3 +387,21 @@ def test_the_app_may_be_found_by_its_name_or_by_itself() -> None:
     itself = simulate(apps.server_app, apps.app, times=TIMES, executor=Here())
     assert named.rounds == itself.rounds
     assert len(simulate(apps.server(FedFix(1)), apps.app, times=TIMES, rounds=2, executor=Here()).rounds) == 2
+
+
+def test_large_messages_go_through_memory_that_is_given_back() -> None:
+    from fedtempo.flower.virtual.shared import LARGE, Shared, drop, put, take
+
+    small, large = b"x" * 10, bytes(range(256)) * (LARGE // 128)
+    assert put(small) == small
+    assert take(small) == small
+    place = put(large)
+    assert isinstance(place, Shared)
+    assert take(place) == large
+    with pytest.raises(FileNotFoundError):
+        take(place)
+    other = put(large)
+    drop(other)
+    drop(other)
+    with pytest.raises(FileNotFoundError):
+        take(other)

@@ -29,6 +29,7 @@ from flwr.clientapp import ClientApp
 
 from fedtempo.errors import InputError
 from fedtempo.flower.virtual.records import decoded, encoded
+from fedtempo.flower.virtual.shared import Shared, put, take
 
 RAISED = 2
 """Flower's code for a ClientApp that raised."""
@@ -211,10 +212,11 @@ def limit_threads() -> None:
         torch.set_num_threads(1)
 
 
-def work_in_process(task: Task) -> Done:
-    """As `work`, by the app that the process has loaded."""
+def work_in_process(task: Task, content: bytes | Shared) -> tuple[Done, bytes | Shared]:
+    """As `work`, by the app that the process has loaded; the content and the reply may be in shared memory."""
     assert _PLACE is not None
-    return work(_PLACE, task)
+    done = work(_PLACE, task._replace(content=take(content)))
+    return done._replace(reply=b""), put(done.reply)
 
 
 def error_reply(message: Message, code: int, reason: str) -> Message:

@@ -112,7 +112,7 @@ class _Sent:
     seed: int
     task: Task | None = None
     digest: str = ""
-    begun: Future[Done] | None = None
+    begun: Future[Any] | None = None
     done: Done | None = None
     over: bool = False
     """Answered, or never to be."""

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 
 from flwr.clientapp import ClientApp
 
@@ -31,6 +32,7 @@ from fedtempo.flower.virtual.client_work import (
     work,
     work_in_process,
 )
+from fedtempo.flower.virtual.shared import Shared, drop, put, take
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +47,14 @@ class Here(Executor):
         return _Later(lambda: fn(*args, **kwargs))
 
 
-class _Later(Future[Done]):
+class _Later(Future[Any]):
     """Work that is done when it is asked for."""
 
     def __init__(self, call: Callable[[], Done]) -> None:
         super().__init__()
         self._call = call
 
-    def result(self, timeout: float | None = None) -> Done:
+    def result(self, timeout: float | None = None) -> Any:
         if not self.done():
             self.set_result(self._call())
         return super().result(timeout)
@@ -92,23 +94,23 @@ class Workers:
         """How many messages are to be worked on at once."""
         return 1 if isinstance(self._executor, Here) else AHEAD * self.workers
 
-    def start(self, task: Task) -> Future[Done]:
+    def start(self, task: Task) -> Future[Answer]:
         """Begin to work on a message."""
         if self._given or isinstance(self._executor, Here):
             return self._executor.submit(work, self._place, task)
         if task.node in self._deadly:
             return _Later(lambda: self._alone(task))
         try:
-            return self._executor.submit(work_in_process, task)
+            return _submitted(self._executor, task)
         except BrokenProcessPool:
             self._executor.shutdown(wait=False)
             self._executor = self._pool(self.workers)
-            return self._executor.submit(work_in_process, task)
+            return _submitted(self._executor, task)
 
-    def result(self, begun: Future[Done], task: Task) -> Done:
+    def result(self, begun: Future[Answer], task: Task) -> Done:
         """What has come of it; where a worker has died, the message is worked on again, alone."""
         try:
-            return begun.result()
+            return _read(begun.result())
         except BrokenProcessPool:
             return _ended(task) if self._given else self._alone(task)
 
@@ -117,7 +119,7 @@ class Workers:
         if self._single is None:
             self._single = self._pool(1)
         try:
-            return self._single.submit(work_in_process, task).result()
+            return _read(_submitted(self._single, task).result())
         except BrokenProcessPool:
             self._single = None
             self._deadly.add(task.node)
@@ -128,6 +130,34 @@ class Workers:
         for pool in (self._single, None if self._given else self._executor):
             if pool is not None:
                 pool.shutdown(wait=True, cancel_futures=True)
+
+
+Answer = Done | tuple[Done, bytes | Shared]
+"""What has come of a message; its reply may be in shared memory."""
+
+
+def _submitted(executor: Executor, task: Task) -> Future[Answer]:
+    """Give a message to a process; where none reads it, its memory is given back."""
+    content = put(task.content)
+
+    def unread(begun: Future[Answer]) -> None:
+        if begun.cancelled() or begun.exception() is not None:
+            drop(content)
+
+    try:
+        begun: Future[Answer] = executor.submit(work_in_process, task._replace(content=b""), content)
+    except BrokenProcessPool:
+        drop(content)
+        raise
+    begun.add_done_callback(unread)
+    return begun
+
+
+def _read(answer: Answer) -> Done:
+    if isinstance(answer, Done):
+        return answer
+    done, reply = answer
+    return done._replace(reply=take(reply))
 
 
 def _ended(task: Task) -> Done:
