@@ -54,17 +54,17 @@ def server_app(megabytes: float) -> ServerApp:
     return made
 
 
-def milliseconds(
+def seconds(
     megabytes: float, clients: int, until: float, executor: Executor | Workers, folder: Path | None
 ) -> tuple[float, float, int]:
-    """A job's share of the whole time and its own work, in ms, and the number of jobs."""
+    """Of the whole run, of the app's own work in a job, and the number of jobs."""
     times = ft.FixedTimes.spread(clients, 80)
     begin = time.perf_counter()
     result = simulate_app(server_app(megabytes), app, times=times, until=until, executor=executor, folder=folder)
     whole = time.perf_counter() - begin
     jobs = sum(len(closed.updates) for closed in result.rounds)
     work = statistics.fmean(float(m["work"]) for m in result.train_metrics_clientapp.values())
-    return 1e3 * whole / jobs, 1e3 * work, jobs
+    return whole, work, jobs
 
 
 def memory() -> float:
@@ -86,12 +86,15 @@ def main() -> None:
         for name, count in (("this process", 0), ("1 process", 1), ("2 processes", 2), ("2 processes, kept", 2)):
             pool: Executor | Workers = Workers(place, workers=count) if count else Here()
             if count:
-                milliseconds(megabytes, 4, 2.0, pool, None)  # processes that are warm
+                seconds(megabytes, 4, 2.0, pool, None)  # processes that are warm
             found = []
             for _ in range(options.repeats):
                 with tempfile.TemporaryDirectory() as folder:
-                    kept = Path(folder) / "run" if "kept" in name else None
-                    found.append(milliseconds(megabytes, options.clients, options.until, pool, kept))
+                    short, long = (Path(folder) / k if "kept" in name else None for k in ("short", "long"))
+                    first = seconds(megabytes, options.clients, options.until / 4, pool, short)
+                    last = seconds(megabytes, options.clients, options.until, pool, long)
+                    jobs = last[2] - first[2]  # what a run costs at its beginning is not a job's
+                    found.append((1e3 * (last[0] - first[0]) / jobs, 1e3 * last[1], jobs))
             whole, work = statistics.median(row[0] for row in found), statistics.median(row[1] for row in found)
             print(
                 f"| {megabytes:g} MB | {name} | {whole:.2f} | {work:.2f} | {found[0][2]} | {memory():.0f} MB |",
