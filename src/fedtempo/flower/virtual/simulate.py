@@ -304,7 +304,7 @@ class _AppRun:
             found = TimedStrategy.start  # as it is wrapped: we are inside already
             return found(ours, **_known(given), **self._end(until, own_rounds), resume=False)
         if isinstance(strategy, TimedStrategy):
-            _keep(strategy, self._folder)
+            strategy.save_in(self._folder)
             arguments = {**_known(given), "evaluate_fn": self._remembered(given.get("evaluate_fn"))}
             limit = given.get("until")
             if until is None and limit is not None:
@@ -361,7 +361,7 @@ class _AppRun:
         if "start" in vars(type(strategy)) and not type(strategy).__module__.startswith(("flwr.", "fedtempo.")):
             log.warning("%s has a start of its own, which is not called under %s", type(strategy).__name__, scheme)
         ours = TimedStrategy(scheme, **kept)
-        _keep(ours, self._folder)
+        ours.save_in(self._folder)
         mutable = cast(dict[str, Any], given)
         mutable["train_config"] = self._config_of(strategy, given)
         mutable["evaluate_fn"] = self._remembered(given.get("evaluate_fn"))
@@ -416,11 +416,6 @@ _STARTED = ("grid", "initial_arrays", "timeout", "train_config", "evaluate_confi
 def _known(given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that every `start` has."""
     return {name: given[name] for name in _STARTED if name in given}
-
-
-def _keep(strategy: TimedStrategy, folder: Path | None) -> None:
-    """Let a strategy write to the run's folder, when it is done, and nowhere else."""
-    strategy.save_in(folder)
 
 
 def _told(evaluate: Any, tell: Callable[[int, MetricRecord | None], None]) -> Any:
