@@ -16,11 +16,11 @@ AsyncFedAvg Centralized ClientTimes ClockOverflow Compression ConstantDiscount C
 CutOff Cycle DataMissing Dirichlet Discounted ExponentialTimes FastestSampling FedAdaGrad FedAdam FedAvg FedBuff FedDANE
 FedDyn FedFix FedProx FedYogi FedtempoError FixedTimes HighestLossSampling HingeDiscount History IID Identical
 ImportanceOnly InputError Krum LabelShards LocalOptax LocalRule LocalSGD LogNormalTimes LowRank MixModels Model
-MultinomialSampling NaturalKey NormClipping Normalised OneLabel Participation ParticipationHistory Plan
+MultinomialSampling NaturalKey NormClipping Normalised OneLabel ParetoTimes Participation ParticipationHistory Plan
 PolynomialDiscount Problem Progress QSGD Recommendation ResultsConflict Scaffold Scheme ServerOptax ServerOptimizer
-SlowMo StagedFedFix TimeBased Timeline TopK TraceTimes TrimmedMean UniformSampling UniformTimes UnlawfulRule WaitingRule
-WeightRule Weights compare expected_weights limit_cycle participation_of recommend simulate timeline timeline_chunks
-weights
+ShiftedExponentialTimes SlowMo StagedFedFix TimeBased Timeline TopK TraceTimes TrimmedMean UniformSampling UniformTimes
+UnlawfulRule WaitingRule WeightRule Weights compare expected_weights limit_cycle merge participation_of recommend
+simulate timeline timeline_chunks weights
 """
 
 THEORY = """
@@ -32,7 +32,7 @@ rate regime remaining_times residuals rounds_in slowest_exponent stability_limit
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(ft.__all__) == sorted(["__version__", "problems", "published", "theory", *NAMES.split()])
+    assert sorted(ft.__all__) == sorted(["__version__", "devices", "problems", "published", "theory", *NAMES.split()])
     assert dir(ft) == sorted([*ft.__all__, "torch"])
 
 
@@ -58,7 +58,7 @@ def test_every_name_can_be_read_twice() -> None:
         "import importlib, fedtempo\n"
         "first = {n: getattr(fedtempo, n) for n in fedtempo.__all__}\n"
         "assert all(getattr(fedtempo, n) is first[n] for n in fedtempo.__all__)\n"
-        "assert [n for n, v in first.items() if inspect.ismodule(v)] == ['problems', 'published', 'theory']"
+        "assert [n for n, v in first.items() if inspect.ismodule(v)] == ['devices', 'problems', 'published', 'theory']"
     )
     subprocess.run([sys.executable, "-c", "import inspect\n" + code], check=True)
 

@@ -63,6 +63,7 @@ _HOME = {
     "NormClipping": "training.robust_rules",
     "Normalised": "weighting.other_rules",
     "OneLabel": "problems.partitions",
+    "ParetoTimes": "clock.random_times",
     "Participation": "weighting.long_run",
     "ParticipationHistory": "weighting.other_rules",
     "Plan": "planning.compare",
@@ -76,6 +77,7 @@ _HOME = {
     "Scheme": "schemes.named",
     "ServerOptax": "training.server_rules",
     "ServerOptimizer": "training.server_rules",
+    "ShiftedExponentialTimes": "clock.random_times",
     "SlowMo": "training.server_rules",
     "StagedFedFix": "schemes.named",
     "TimeBased": "weighting.weight_rules",
@@ -92,6 +94,7 @@ _HOME = {
     "compare": "planning.compare",
     "expected_weights": "schemes.timelines",
     "limit_cycle": "schemes.timelines",
+    "merge": "simulation.history.merging",
     "participation_of": "schemes.timelines",
     "recommend": "planning.recommend",
     "simulate": "simulation.study",
@@ -100,7 +103,7 @@ _HOME = {
     "weights": "schemes.timelines",
 }
 
-_MODULES = {"problems": "problems", "published": "schemes.published", "theory": "theory"}
+_MODULES = {"devices": "clock.devices", "problems": "problems", "published": "schemes.published", "theory": "theory"}
 _EXTRAS = {"torch": "torch"}
 """Modules that need more than fedtempo itself does: not a part of `import *`."""
 
@@ -110,9 +113,12 @@ if TYPE_CHECKING:
     from fedtempo import problems as problems
     from fedtempo import theory as theory
     from fedtempo import torch as torch
+    from fedtempo.clock import devices as devices
     from fedtempo.clock.cycle import Cycle as Cycle
     from fedtempo.clock.random_times import ExponentialTimes as ExponentialTimes
     from fedtempo.clock.random_times import LogNormalTimes as LogNormalTimes
+    from fedtempo.clock.random_times import ParetoTimes as ParetoTimes
+    from fedtempo.clock.random_times import ShiftedExponentialTimes as ShiftedExponentialTimes
     from fedtempo.clock.random_times import UniformTimes as UniformTimes
     from fedtempo.clock.timeline import Timeline as Timeline
     from fedtempo.clock.times import ClientTimes as ClientTimes
@@ -155,6 +161,7 @@ if TYPE_CHECKING:
     from fedtempo.schemes.timelines import timeline_chunks as timeline_chunks
     from fedtempo.schemes.timelines import weights as weights
     from fedtempo.simulation.history.history import History as History
+    from fedtempo.simulation.history.merging import merge as merge
     from fedtempo.simulation.history.model import Model as Model
     from fedtempo.simulation.study import simulate as simulate
     from fedtempo.simulation.unit_runner import Progress as Progress

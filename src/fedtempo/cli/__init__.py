@@ -1,4 +1,4 @@
-"""The command line: ``fedtempo plan``, ``timeline``, ``run``, ``show``, ``watch``, ``theory``, ``reproduce``, ``data``.
+"""The command line: ``fedtempo plan``, ``timeline``, ``times``, ``run``, ``show``, ``watch``, ``theory``, …
 
 Exit codes: 0 done, 2 input, 3 data missing, 4 results conflict, 130 interrupted. Results go to standard output,
 everything else to standard error.

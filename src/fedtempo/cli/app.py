@@ -20,6 +20,7 @@ from fedtempo.cli.run import run as run_study
 from fedtempo.cli.show import show
 from fedtempo.cli.theory import theory
 from fedtempo.cli.timeline import timeline
+from fedtempo.cli.times import times
 from fedtempo.cli.watch import watch
 from fedtempo.errors import INTERRUPTED, InputError
 
@@ -53,6 +54,7 @@ def root(
 
 app.command()(plan)
 app.command()(timeline)
+app.command()(times)
 app.command()(theory)
 app.command(name="run")(run_study)
 app.command(name="app")(flower_app)

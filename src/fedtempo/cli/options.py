@@ -17,30 +17,30 @@ from fedtempo.planning.compare import sensible_sizes, sensible_waits
 from fedtempo.schemes.named import FedBuff, FedFix, Scheme, StagedFedFix
 from fedtempo.schemes.table import SCHEMES
 
-Clients = Annotated[int | None, typer.Option("--clients", "-M", help="How many clients, for F<X>.", show_default=False)]
+Clients = Annotated[
+    int | None, typer.Option("--clients", "-M", help="How many clients, for F<X> and devices.", show_default=False)
+]
 Times = Annotated[
     str,
     typer.Option(
         "--times",
-        help="F<X> as in the paper (F80: the fastest needs a fifth of 1), a list 1,2,5/2, a trace file, or the "
-        "checkpoint folder of a run on Flower.",
+        help="F<X> as in the paper (F80: the fastest needs a fifth of 1), a list 1,2,5/2, published devices by name "
+        "(fedtempo times lists them), a trace file, or the checkpoint folder of a run on Flower.",
     ),
 ]
 Law = Annotated[
     str | None,
     typer.Option(
         "--law",
-        help="fixed, exponential, lognormal, uniform: around the given times; replay or bootstrap: of a trace or run.",
+        help="Around the given times: fixed, exponential, lognormal:0.5 (deviation of log time), uniform:0.5 (half "
+        "width, as a share of the mean), pareto:2.5 (shape), shifted-exponential:0.5 (share that is fixed). Of a "
+        "trace or run: replay, bootstrap.",
         show_default="fixed, or replay for a trace",
     ),
 ]
 Spread = Annotated[
     str | None,
-    typer.Option(
-        "--spread",
-        help="lognormal: deviation of log time; uniform: half width, as a share of the mean.",
-        show_default="0.5",
-    ),
+    typer.Option("--spread", help="Old name of the number in --law lognormal:0.5, uniform:0.5.", show_default=False),
 ]
 Resolution = Annotated[
     str | None, typer.Option("--resolution", help="Tick to which random times are rounded up.", show_default=False)

@@ -1,4 +1,4 @@
-"""Random update times T_i: exponential, log-normal, uniform.
+"""Random update times T_i: exponential, shifted exponential, log-normal, Pareto, uniform.
 
     T = ⌈F_i⁻¹(u)/r⌉ · r,    u = uniform(seed, client, job),    r the `resolution`
 
@@ -20,6 +20,7 @@ from fedtempo.clock.ticks import Exact, exact, positive, text
 from fedtempo.clock.times import ClientTimes, Floats, Ints, checked_ticks, per_client
 from fedtempo.errors import InputError
 
+_LEAST_SHAPE = Fraction(6, 5)  # of a Pareto law: below, integrals over its tail do not come to an end
 _TERMS = 20_000  # of a sum over k of P(T > kΔt), before its tail is taken together
 
 
@@ -125,6 +126,55 @@ class ExponentialTimes(RandomTimes):
         return -np.expm1(-max(time, 0.0) / self._floats)
 
 
+class ShiftedExponentialTimes(RandomTimes):
+    """T_i = s τ_i + an exponential time with mean (1 − s) τ_i: no job is shorter than s τ_i, and what comes on top
+    forgets. τ_i are the given means, s is `shift`.
+
+    The straggler model of Lee, Lam, Pedarsani, Papailiopoulos and Ramchandran, "Speeding up distributed machine
+    learning using codes" (2018); their 1 + exponential of rate µ has the mean 1 + 1/µ and the shift µ/(1 + µ).
+    """
+
+    law = "shifted-exponential"
+
+    def __init__(self, means: Sequence[Exact], *, shift: Exact = 0.5, resolution: Exact | None = None) -> None:
+        super().__init__(per_client(means, "mean time"), resolution)
+        self._shift = exact(shift, "shift")
+        if not 0 < self._shift < 1:
+            raise InputError(
+                f"shift: {shift} must lie between 0 and 1, as a share of the mean; for 0 use ExponentialTimes, for 1 "
+                "FixedTimes"
+            )
+        self._least = tuple(self._shift * mean for mean in self._means)
+        self._from = np.array([float(least) for least in self._least])
+        self._rest = np.array([float(mean * (1 - self._shift)) for mean in self._means])
+
+    def only(self, clients: Sequence[int]) -> ShiftedExponentialTimes:
+        means = [self._means[i] for i in clients]
+        return ShiftedExponentialTimes(means, shift=self._shift, resolution=self._unit)
+
+    def quantile(self, client: Ints, share: Floats) -> Floats:
+        return np.asarray(self._from[client] - self._rest[client] * np.log1p(-share), dtype=np.float64)
+
+    def survival(self, time: float) -> Floats:
+        return np.asarray(np.exp(-np.maximum(time - self._from, 0.0) / self._rest), dtype=np.float64)
+
+    def distribution(self, time: float) -> Floats:
+        return np.asarray(-np.expm1(-np.maximum(time - self._from, 0.0) / self._rest), dtype=np.float64)
+
+    def kinks(self) -> Floats:
+        return np.unique(self._from)
+
+    def rounds_of_law(self, wait: Fraction) -> Floats:
+        """The terms with kΔt up to the shift are 1, the others a geometric series."""
+        sure = [least // wait + 1 for least in self._least]
+        beyond = np.array([float(n * wait - least) for n, least in zip(sure, self._least, strict=True)])
+        series = np.exp(-beyond / self._rest) / -np.expm1(-float(wait) / self._rest)
+        return np.asarray(np.array([float(n) for n in sure]) + series, dtype=np.float64)
+
+    def _key(self) -> tuple[object, ...]:
+        return (*super()._key(), self._shift)
+
+
 class LogNormalTimes(RandomTimes):
     """T_i log-normal with the given means; `sigma` is the deviation of log T_i
     (0.5: one job in twelve takes over twice the median).
@@ -186,6 +236,55 @@ class LogNormalTimes(RandomTimes):
 
     def _key(self) -> tuple[object, ...]:
         return (*super()._key(), tuple(self._sigma.tolist()))
+
+
+class ParetoTimes(RandomTimes):
+    """T_i Pareto with the given means: P(T_i > t) = (t_min/t)^α from t_min = τ_i (α − 1)/α on; α is `shape`.
+
+    The smaller α, the heavier the tail: at 2.5 one job in 20 takes over twice the mean, at 1.5 one in 15, and its
+    variance is infinite up to α = 2.
+    """
+
+    law = "pareto"
+
+    def __init__(self, means: Sequence[Exact], *, shape: Exact = 2.5, resolution: Exact | None = None) -> None:
+        super().__init__(per_client(means, "mean time"), resolution)
+        self._shape = exact(shape, "shape")
+        if not _LEAST_SHAPE <= self._shape <= 20:
+            raise InputError(
+                f"shape: {shape} must lie between {float(_LEAST_SHAPE)} and 20: up to 1 the mean is infinite, and just "
+                "above no run is long enough to see it"
+            )
+        self._least = tuple(mean * (self._shape - 1) / self._shape for mean in self._means)
+        self._from = np.array([float(least) for least in self._least])
+
+    def only(self, clients: Sequence[int]) -> ParetoTimes:
+        return ParetoTimes([self._means[i] for i in clients], shape=self._shape, resolution=self._unit)
+
+    def quantile(self, client: Ints, share: Floats) -> Floats:
+        return np.asarray(self._from[client] * np.exp(-np.log1p(-share) / float(self._shape)), dtype=np.float64)
+
+    def survival(self, time: float) -> Floats:
+        return np.asarray((self._from / np.maximum(time, self._from)) ** float(self._shape), dtype=np.float64)
+
+    def distribution(self, time: float) -> Floats:
+        logarithm = np.log(self._from / np.maximum(time, self._from))
+        return np.asarray(-np.expm1(float(self._shape) * logarithm), dtype=np.float64)
+
+    def kinks(self) -> Floats:
+        return np.unique(self._from)
+
+    def rounds_of_law(self, wait: Fraction) -> Floats:
+        """The terms with kΔt up to t_min are 1; those from n on are (t_min/Δt)^α ζ(α, n), with Hurwitz's zeta."""
+        from scipy.special import zeta
+
+        alpha = float(self._shape)
+        sure = np.array([float(least // wait + 1) for least in self._least])
+        ratio = np.array([float(least / wait) for least in self._least])
+        return np.asarray(sure + zeta(alpha, sure) * ratio**alpha, dtype=np.float64)
+
+    def _key(self) -> tuple[object, ...]:
+        return (*super()._key(), self._shape)
 
 
 class UniformTimes(RandomTimes):

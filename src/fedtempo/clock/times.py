@@ -1,7 +1,7 @@
 """T_i, the time that client i needs for one job (section 2.2), and its fixed form T_i = τ_i (section 4.1).
 
     F<X>:      τ_i = 1 − (X/100)·i/(M−1),    client 0 the slowest
-    hardware:  τ_i = seconds per step × K + bytes sent / bandwidth
+    hardware:  τ_i = seconds per step × K + bytes sent / upload rate + bytes received / download rate
 
 τ_i = E[T_i] is `mean_time`, M is `num_clients`. Durations are whole ticks of `unit`.
 """
@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,9 @@ class ClientTimes(ABC):
 
     memoryless: bool = False
     """Whether the time that is left of a job does not depend on the time that it has taken."""
+
+    by_traffic: bool = False
+    """Whether they depend on the bytes of an update, which `for_traffic` fills in."""
 
     availability: Availability | None = None
     """When the clients are there, and how often their jobs fail; None: always, and never."""
@@ -134,6 +137,10 @@ class ClientTimes(ABC):
 
         return available(self, failure=failure, on=on, off=off, absences=absences, period=period)
 
+    def for_traffic(self, up: int, down: int) -> ClientTimes:
+        """The times of jobs that send `up` bytes and receive `down`; these, where bytes do not matter."""
+        return self
+
     def only(self, clients: Sequence[int]) -> ClientTimes:
         """The times of some of the clients, numbered anew."""
         raise InputError(f"{self!r} cannot be cut down to some of its clients; write its method only(clients)")
@@ -213,36 +220,36 @@ class FixedTimes(ClientTimes):
         *,
         step_seconds: Exact | Sequence[Exact],
         steps: int | Sequence[int],
-        bytes_sent: Exact | Sequence[Exact],
         bytes_per_second: Exact | Sequence[Exact],
-    ) -> FixedTimes:
-        """Seconds per step × steps + bytes sent / bandwidth; a single value holds for every client."""
+        bytes_sent: Exact | Sequence[Exact] | None = None,
+        bytes_received: Exact | Sequence[Exact] | None = None,
+        download_bytes_per_second: Exact | Sequence[Exact] | None = None,
+    ) -> ClientTimes:
+        """Seconds per step × steps + bytes sent / bandwidth, and bytes received / download bandwidth if that is given.
+
+        A single value holds for every client. Without `bytes_sent`, ``ft.simulate`` takes the bytes of an update of
+        each scheme, fewer where it compresses.
+        """
+        if (bytes_received is not None) and (bytes_sent is None or download_bytes_per_second is None):
+            raise InputError("bytes_received: it needs bytes_sent and download_bytes_per_second beside it")
+        if bytes_sent is not None and bytes_received is None and download_bytes_per_second is not None:
+            raise InputError("download_bytes_per_second: it needs bytes_received beside bytes_sent")
         given = {
             "step_seconds": step_seconds,
             "steps": steps,
-            "bytes_sent": bytes_sent,
             "bytes_per_second": bytes_per_second,
+            "bytes_sent": 0 if bytes_sent is None else bytes_sent,
+            "bytes_received": 0 if bytes_received is None else bytes_received,
+            "download_bytes_per_second": 1 if download_bytes_per_second is None else download_bytes_per_second,
         }
-        columns = {
-            name: [value] if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)) else list(value)
-            for name, value in given.items()
-        }
-        lengths = {name: len(column) for name, column in columns.items() if len(column) != 1}
-        if len(set(lengths.values())) > 1 or 0 in lengths.values():
-            raise InputError(
-                f"hardware: the lists have different lengths, {lengths}; give one value per client in each"
-            )
-        clients = max(lengths.values(), default=1)
-        rows = zip(*(column * (clients if len(column) == 1 else 1) for column in columns.values()), strict=True)
-        times = []
-        for i, (seconds, work, sent, bandwidth) in enumerate(rows):
-            if exact(sent, f"bytes_sent of client {i}") < 0:
-                raise InputError(f"bytes_sent of client {i}: {sent} is below zero; give the bytes of one update")
-            times.append(
-                positive(seconds, f"step_seconds of client {i}") * positive(work, f"steps of client {i}")
-                + exact(sent) / positive(bandwidth, f"bytes_per_second of client {i}")
-            )
-        return cls(times)
+        seconds, work, up, sent, received, down = _columns(given)
+        compute = [a * b for a, b in zip(seconds, work, strict=True)]
+        if bytes_sent is not None:
+            transfers = zip(compute, sent, up, received, down, strict=True)
+            return cls([own + a / b + c / d for own, a, b, c, d in transfers])
+        from fedtempo.clock.hardware import HardwareTimes
+
+        return HardwareTimes(compute, up, None if download_bytes_per_second is None else down)
 
     @property
     def num_clients(self) -> int:
@@ -309,3 +316,28 @@ class FixedTimes(ClientTimes):
     def __repr__(self) -> str:
         shown = [text(int(t) * self._unit) for t in self._ticks[:6]]
         return f"FixedTimes([{', '.join(shown)}{', …' if self.num_clients > 6 else ''}])"
+
+
+def _columns(given: Mapping[str, object]) -> list[list[Fraction]]:
+    """Numbers per client, a single one repeated; all must be above zero but bytes, which may be zero."""
+    listed = {
+        name: [value] if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)) else list(value)
+        for name, value in given.items()
+    }
+    lengths = {name: len(column) for name, column in listed.items() if len(column) != 1}
+    if len(set(lengths.values())) > 1 or 0 in lengths.values():
+        raise InputError(f"hardware: the lists have different lengths, {lengths}; give one value per client in each")
+    clients = max(lengths.values(), default=1)
+    out = []
+    for name, column in listed.items():
+        read = _bytes if name in ("bytes_sent", "bytes_received") else positive
+        found = [read(value, f"{name} of client {i}") for i, value in enumerate(column)]
+        out.append(found * (clients if len(found) == 1 else 1))
+    return out
+
+
+def _bytes(value: object, what: str) -> Fraction:
+    number = exact(value, what)
+    if number < 0:
+        raise InputError(f"{what}: {value} is below zero; give the bytes of one update")
+    return number

@@ -142,5 +142,10 @@ def traffic_of(problem: Problem, task: Task, hyper: Mapping[str, Value], asked: 
     return Traffic(change + _bytes(answer.report) + state, _bytes(version), _bytes(version.sent.model) + state, asked)
 
 
+def model_bytes(problem: Problem) -> int:
+    """Bytes of a model, with its state."""
+    return _bytes((problem.parameter_shapes, problem.state_shapes))
+
+
 def _bytes(tree: Any) -> int:
     return sum(NUMBER_BYTES * prod(leaf.shape) for leaf in jax.tree.leaves(tree))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import stream
 from fedtempo.clock.ticks import text
+from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
@@ -82,8 +83,9 @@ def units_of(study: Study, splits: int) -> Units:
         runs = [(r, c) for r in _rules(study, scheme) for c in _traced(study, scheme)]
         parts = [part for part in _split(runs, len(runs) if asks else splits) if part]
         together = study.engine in ("waves", "torch") and not (study.times.random or scheme.waiting.random or asks)
+        times = times_under(study, scheme)
         for seeds in [study.seeds] if together else [(seed,) for seed in study.seeds]:
-            config = ClockConfig.of(scheme.waiting, study.times, study.problem.importance.values, seeds[0])
+            config = ClockConfig.of(scheme.waiting, times, study.problem.importance.values, seeds[0])
             for k in range(len(study.static)):
                 for part in parts:
                     unit = Unit(len(specs), s, k, seeds, tuple(part), task_of[s, k])
@@ -104,10 +106,10 @@ def _machines(study: Study, tasks: list[Task]) -> list[Machine]:
 
 def _compensated(study: Study) -> Made:
     found: Made = {}
-    long_runs: dict[WaitingRule, LongRun] = {}
+    long_runs: dict[tuple[WaitingRule, ClientTimes], LongRun] = {}
     for s, scheme in enumerate(study.schemes):
-        waiting = scheme.waiting
-        long_run = long_runs.setdefault(waiting, LongRun(waiting, study.times, study.problem.importance))
+        waiting, times = scheme.waiting, times_under(study, scheme)
+        long_run = long_runs.setdefault((waiting, times), LongRun(waiting, times, study.problem.importance))
         rules = [scheme.options.own_weights or rule for rule in study.rules]
         weights = [weights_of(scheme, long_run, rule, study.step) for rule in rules]
         if study.problem.form.stateful:
@@ -118,6 +120,18 @@ def _compensated(study: Study) -> Made:
                 assert isinstance(steps, int)
                 found[s, r, k] = compensated(scheme.options, each, steps, scheme.label)
     return found
+
+
+def times_under(study: Study, scheme: Scheme) -> ClientTimes:
+    """The clients' times under a scheme: those of hardware depend on the bytes of its updates."""
+    if not study.times.by_traffic:
+        return study.times
+    options, problem, numbers = scheme.options, study.problem, study.static[0]
+    server = server_rule(options.correction, options.server, problem.num_clients)
+    work = ClientWork(study.local.job(numbers), options.correction, options.compression)
+    task = Task(problem.form, work, server, StateAverage.of(problem.state_shapes) if problem.form.stateful else None)
+    traffic = traffic_of(problem, task, numbers | study.traced[0], 0.0)
+    return study.times.for_traffic(traffic.up, traffic.down)
 
 
 def _of_state(scheme: Scheme, long_run: LongRun, rule: WeightRule) -> Weights:
@@ -173,7 +187,7 @@ def _check_form(study: Study, job: Job) -> None:
 def _shares(study: Study) -> Shares:
     """p_i, and q_i of the surrogate: shares of rounds of the reference scheme."""
     p = study.problem.importance
-    q = expected_weights(study.surrogate, study.times, importance=p.exact, rule="identical")
+    q = expected_weights(study.surrogate, times_under(study, study.surrogate), importance=p.exact, rule="identical")
     return Shares(p.values, q / q.sum())
 
 
@@ -200,7 +214,7 @@ def _split(runs: list[tuple[int, int]], splits: int) -> list[list[tuple[int, int
 
 
 def _spec(study: Study, made: Made, shares: Shares, machine: Machine, unit: Unit, config: ClockConfig) -> UnitSpec:
-    pace = float((1.0 / study.times.mean_time).sum())
+    pace = float((1.0 / config.times.mean_time).sum())
     capacity = machine.capacity(len(unit.seeds), float(study.until) * pace)
     if config.rule.by_training:
         capacity = min(capacity, max(16, 1 << (config.num_clients - 1).bit_length()))  # a piece is a round
