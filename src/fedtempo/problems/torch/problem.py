@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedtempo.errors import InputError
+from fedtempo.problems.batch_mean import ROWS, check_repeated
 from fedtempo.problems.forms import LossForm
 from fedtempo.problems.problem import Problem, Weighting, _bounds
 from fedtempo.problems.rows import Tree, check_finite, gather, like
@@ -238,7 +239,8 @@ class TorchProblem(Problem):
                 f"model: {self.name} has no parameters with requires_grad; nothing would be trained. Unfreeze some"
             )
         flat = FlatModule(self.template, self.device)
-        few = self.batch_of(_first(self.tensors(self.rows, double=False), min(4, int(self.sizes[0]))))
+        rows = min(ROWS, int(self.sizes[0]))
+        few = self.batch_of(_first(self.tensors(self.rows, double=False), rows))
         with seeded(self.device):
             torch.manual_seed(0)
             before = python_state(flat.module)
@@ -276,6 +278,9 @@ class TorchProblem(Problem):
                     single = value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, (int, float))
                     if not single:
                         raise InputError(f"metric {name!r}: it is no single number; return the mean over the batch")
+                check_repeated(
+                    lambda times: float(self.bare_loss_of(flat.module, _repeated(few, times))), rows, "reduction='mean'"
+                )
 
 
 problem = TorchProblem
@@ -285,6 +290,11 @@ def _first(rows: Any, count: int) -> Any:
     if isinstance(rows, Mapping):
         return {name: value[:count] for name, value in rows.items()}
     return rows[:count] if isinstance(rows, Tensor) else tuple(value[:count] for value in rows)
+
+
+def _repeated(batch: Any, times: int) -> Any:
+    """A batch's rows one after the other, so many times."""
+    return jax.tree.map(lambda x: torch.cat([x] * times) if isinstance(x, Tensor) else x, batch)
 
 
 def _device(given: str | torch.device | None) -> torch.device:
