@@ -19,6 +19,8 @@ Value = float | int | None
 
 RATE = "local_lr"
 """The axis of local learning rates."""
+AUTO = "auto"
+"""In the place of local learning rates: `ft.simulate` searches them (simulation/rate_search.py)."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Axis:
     values: tuple[Value, ...]
     listed: bool
     traced: bool = True
+
+
+def is_auto(given: object) -> bool:
+    """Whether rates are to be searched."""
+    return isinstance(given, str) and given == AUTO
 
 
 def numbers(name: str, given: object, *, above: float = 0.0, reaches: bool = False) -> Axis:
@@ -59,6 +66,8 @@ def counts(name: str, given: object, *, none: str | None = None) -> Axis:
 
 def _listed(name: str, given: object) -> tuple[list[Any], bool]:
     """The values, and whether they were given as a list."""
+    if is_auto(given) and name == RATE:
+        raise InputError("lr: 'auto' is searched by ft.simulate and fedtempo run alone; give a number here")
     if isinstance(given, str):
         raise InputError(f"{name}: {given!r} is text; give a number or a list of numbers")
     if isinstance(given, Iterator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 
@@ -328,3 +329,59 @@ def test_axes_of_ones_own_and_notebooks() -> None:
 
 def test_counts_can_be_drawn_too() -> None:
     assert len(lines_of(History(study()).plot("rounds").axes[0])) == 5
+
+
+# -- schemes with weights of their own, and rates that were searched
+
+
+def with_own(dataset, name):
+    """The same, with a scheme that brings its weights: it is run under the first rule alone."""
+    dataset["loss"].loc[{"scheme": name, "weights": "identical"}] = np.nan
+    return dataset.assign_attrs(own_weights=json.dumps({name: "mixing"}))
+
+
+def test_a_scheme_with_weights_of_its_own_may_be_first() -> None:
+    dataset = flat(FedAvg=((0.5, 32), (0.5, 32)), AsyncFedAvg=((0.5, 16), (0.75, 16)), FedAsync=((0.5, 8), (0.5, 8)))
+    text = told(with_own(dataset, "FedAsync"))
+    assert "With time-based weights, or their own, FedAsync reaches a federated loss of 0.575 first, at time 8" in text
+    slow = flat(FedAvg=((0.5, 32), (0.5, 32)), AsyncFedAvg=((0.5, 16), (0.75, 16)), FedAsync=((0.9, 8), (0.9, 8)))
+    assert "Not reached by FedAsync" in told(with_own(slow, "FedAsync"))
+
+
+def test_the_edge_of_the_rates_is_said_of_schemes_with_their_own_weights_too() -> None:
+    dataset = study(schemes=("FedAvg", "FedAsync"), models=False)
+    rates = dataset["local_lr"].values
+    for k, rate in enumerate(rates):
+        dataset["loss"].values[0, :, k] = 1.0 + abs(np.log(rate / rates[1]))
+        dataset["loss"].values[1, :, k] = 1.0 - rate
+    text = told(with_own(dataset, "FedAsync"))
+    assert "The largest local_lr tried (0.1) is the best for FedAsync: rates beyond may do better still." in text
+
+
+def at_rates(best, speed):
+    """FedAvg and another scheme over three rates; each is the faster the nearer a rate is to its best one."""
+    dataset = study(schemes=("FedAvg", "Other"), rules=("time-based",), rates=(0.1, 1.0, 10.0), models=False)
+    dataset["diverged_at"].values[:] = np.nan
+    times = dataset["time"].values
+    for s, k in np.ndindex(2, 3):
+        when = speed[s] * (1 + 4 * abs(k - best[s]))
+        dataset["loss"].values[s, 0, k] = np.maximum(2.0 - 1.5 * times / when, 0.5)
+    return dataset
+
+
+def test_the_last_sentence_changes_the_scheme_and_nothing_else() -> None:
+    text = told(at_rates(best=(1, 1), speed=(32, 8)))
+    assert text.splitlines()[-1] == (
+        "At FedAvg's own learning rate (1): change FedAvg to Other, nothing else, and a loss of 0.575 is reached at "
+        "time 8 instead of 31, 3.9 times sooner."
+    )
+    elsewhere = told(at_rates(best=(1, 2), speed=(32, 8))).splitlines()[-1]
+    assert elsewhere == "At FedAvg's own learning rate (1) no scheme reaches the target sooner than FedAvg."
+
+
+def test_what_a_search_has_cost_is_said() -> None:
+    dataset = at_rates(best=(1, 1), speed=(32, 8)).assign_attrs(rate_search=json.dumps({"ended": "inside"}))
+    total = 3 * float(dataset["updates"].isel(time=-1).sum())
+    said = f"Learning rates were searched: 3 from 0.1 to 10, {total:.2g} client updates in all"
+    assert f"{said}; the best of each scheme has worse ones on both sides." in told(dataset)
+    assert "worse ones" not in told(dataset.assign_attrs(rate_search=json.dumps({"ended": "edge"})))

@@ -535,7 +535,7 @@ def test_names_of_measures_survive_the_file(tmp_path) -> None:
 
 
 def test_a_study_goes_on_with_the_engine_that_it_was_begun_with(tmp_path) -> None:
-    given = {"schemes": [ft.FedAvg()], "until": 5, "lr": 0.05, "seeds": 1}
+    given = {"schemes": [ft.FedAvg()], "until": 5, "lr": 0.05, "seeds": [1]}
     begun = run(**given, engine="waves", checkpoint=tmp_path / "w")
     assert begun.attrs["engine"] == "waves"
     assert run(**given, checkpoint=tmp_path / "w").attrs["engine"] == "waves"

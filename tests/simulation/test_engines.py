@@ -236,7 +236,7 @@ def test_the_oracle_agrees(compiled) -> None:
     rate = RATES[name][0]
     plain = study(name, "oracle", steps=[1], lr=[rate], weights=WEIGHTS[0], seeds=(0, 1) if name == "quadratics" else 1)
     part = {"until": 50, "points": 3} if name == "quadratics" else {"until": 25, "points": 2}
-    deep = study(name, "oracle", steps=[5], lr=[rate], seeds=1, weights=WEIGHTS[0], **part)
+    deep = study(name, "oracle", steps=[5], lr=[rate], seeds=[1], weights=WEIGHTS[0], **part)
     assert not plain.diverged.any()
     assert not deep.diverged.any()
     for history in histories.values():
@@ -252,7 +252,7 @@ def test_the_oracle_agrees(compiled) -> None:
 
 @pytest.mark.parametrize(("name", "steps"), [("quadratics", 5), ("digits", 1)])
 def test_in_32_bits_all_agree_to_a_ten_thousandth(name, steps) -> None:
-    given = {"steps": [steps], "lr": RATES[name][:1], "weights": WEIGHTS[0], "seeds": 1, "per_client": False}
+    given = {"steps": [steps], "lr": RATES[name][:1], "weights": WEIGHTS[0], "seeds": [1], "per_client": False}
     want = expected(name, steps, 1)[:, 0, 0]
     for engine, schemes in (("events", SCHEMES), ("waves", SCHEMES), ("oracle", SCHEMES[: 4 if steps == 1 else 1])):
         history = study(name, engine, "float32", schemes=schemes, **given)
@@ -340,11 +340,11 @@ def test_runs_do_not_touch_each_other_and_diverge_at_the_same_time() -> None:
         loss = history.dataset["loss"]
         np.testing.assert_array_equal(loss.isnull(), (history.dataset["time"] >= at).transpose(*loss.dims))
     np.testing.assert_array_equal(grid["events"].dataset["diverged_at"], grid["waves"].dataset["diverged_at"])
-    few = run([0.1, 7.0, 1e200], "oracle", seeds=1, until=12, points=13, weights="identical")
+    few = run([0.1, 7.0, 1e200], "oracle", seeds=[1], until=12, points=13, weights="identical")
     same = grid["events"].dataset.sel(seed=[1], local_lr=[0.1, 7.0, 1e200], weights=["identical"])
     np.testing.assert_array_equal(few.dataset["diverged_at"], same["diverged_at"])
 
-    free = run([2.5], "oracle", seeds=1, weights="identical", bound=1e300)
+    free = run([2.5], "oracle", seeds=[1], weights="identical", bound=1e300)
     loss, at = free.dataset["loss"], grid["events"].dataset["diverged_at"]
     for scheme in free.dataset["scheme"].values:
         curve = loss.sel(scheme=scheme, local_lr=2.5).values.ravel()
@@ -352,7 +352,7 @@ def test_runs_do_not_touch_each_other_and_diverge_at_the_same_time() -> None:
         assert at.sel(scheme=scheme, weights="identical", local_lr=2.5, seed=1) == beyond.argmax()
     assert not free.diverged.any()
 
-    alone = run(0.2, "events", seeds=1, weights="identical")
+    alone = run(0.2, "events", seeds=[1], weights="identical")
     for history in grid.values():
         same = history.select(seed=1, weights="identical", local_lr=0.2)
         assert distance(flat(same), flat(alone)) < 1e-12

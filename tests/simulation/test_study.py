@@ -115,7 +115,7 @@ def test_runs_lie_where_their_coordinates_say(rich) -> None:
             local=ft.LocalSGD(steps=steps, lr=rate, batch_size=4),
             weights=rule,
             server_lr=[0.5],
-            seeds=seed,
+            seeds=[seed],
             points=8,
             dtype="float64",
         )
@@ -337,7 +337,7 @@ def call(**changes):
         ({"seeds": 1.5}, r"seeds: 1\.5 is not a whole number"),
         ({"seeds": "12"}, "seeds: '12' is not a whole number"),
         ({"seeds": [0, None]}, "seeds: None is not a whole number"),
-        ({"seeds": 2**64}, "64 bits"),
+        ({"seeds": [2**64]}, "64 bits"),
         ({"until": 0}, "until: 0 is not above zero"),
         ({"until": -3}, "until: -3 is not above zero"),
         ({"until": float("inf")}, "until: inf"),
@@ -436,3 +436,28 @@ def test_schemes_may_have_rates_of_their_own() -> None:
     ):
         with pytest.raises(ft.InputError, match=said):
             ft.simulate(PROBLEM, schemes, TIMES, until=10, local=local, rates=rates)
+
+
+# -- seeds: a number says how many, a list says which
+
+
+def test_a_number_of_seeds_is_how_many(tmp_path) -> None:
+    with pytest.warns(FutureWarning, match=r"seeds=3 runs seeds 0 to 2\. Up to 0\.6 it was seed number 3"):
+        three = call(seeds=3)
+    assert three.dataset["seed"].values.tolist() == [0, 1, 2]
+    same(three, call(seeds=range(3)))
+    assert call(seeds=[3]).dataset["seed"].values.tolist() == [3]
+    for number in (0, -1, 10**9):
+        with pytest.raises(ft.InputError, match=f"A number says how many, .* seeds=\\[{number}\\]"):
+            call(seeds=number)
+
+
+def test_a_study_goes_on_with_the_seeds_that_it_was_begun_with(tmp_path) -> None:
+    call(seeds=[3], checkpoint=tmp_path)  # as version 0.6 understood seeds=3
+    again = call(seeds=3, checkpoint=tmp_path)
+    assert again.dataset["seed"].values.tolist() == [3]
+    with (
+        pytest.warns(FutureWarning),
+        pytest.raises(ft.ResultsConflict, match=r"its seeds is \[3\], here it is \[0, 1\]"),
+    ):
+        call(seeds=2, checkpoint=tmp_path)

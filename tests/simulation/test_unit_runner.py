@@ -92,7 +92,7 @@ def test_units_go_to_several_threads(monkeypatch) -> None:
 
 
 def test_a_single_scheme_is_cut_so_that_every_core_has_work(monkeypatch) -> None:
-    given = {"schemes": ft.AsyncFedAvg(), "seeds": 0, "dtype": "float64"}
+    given = {"schemes": ft.AsyncFedAvg(), "seeds": [0], "dtype": "float64"}
     seen: list[Progress] = []
     monkeypatch.setattr(study, "cores", lambda: 1)
     one = run(**given, on_progress=seen.append)
@@ -224,7 +224,7 @@ def test_a_study_is_saved_at_the_intervals_asked_for(tmp_path, monkeypatch) -> N
     monkeypatch.setattr(runner.Folder, "write_unit", lambda self, number, arrays: written.append(number))
     clock = iter(np.arange(0.0, 1e6, 1.0))
     monkeypatch.setattr(runner.time, "monotonic", lambda: float(next(clock)))
-    given = {"schemes": ft.AsyncFedAvg(), "seeds": 0}
+    given = {"schemes": ft.AsyncFedAvg(), "seeds": [0]}
     run(**given, checkpoint=tmp_path / "never", save_every=1e9)
     assert written == [0]
     written.clear()

@@ -41,7 +41,7 @@ PARTS = {
 
 
 def run(schemes, engine, local=LOCAL, problem=PROBLEM, until=4, **options):
-    options = {"dtype": "float64", "points": 2, "seeds": 3, "step": "paper"} | options
+    options = {"dtype": "float64", "points": 2, "seeds": [3], "step": "paper"} | options
     return ft.simulate(problem, schemes, TIMES, until=until, local=local, engine=engine, **options)
 
 

@@ -261,7 +261,7 @@ SCHEMES = (ft.AsyncFedAvg(), ft.FedFix("3/5"), ft.FedBuff(2), ft.FedAvg())
 
 
 def run(schemes, engine, **options):
-    options = {"dtype": "float64", "points": 2, "seeds": 2, "until": 3} | options
+    options = {"dtype": "float64", "points": 2, "seeds": [2], "until": 3} | options
     local = ft.LocalSGD(steps=2, lr=[0.05, 0.2], batch_size=4)
     return ft.simulate(PROBLEM, schemes, TIMES, local=local, engine=engine, server_lr=0.5, **options)
 

@@ -12,7 +12,7 @@ import typer
 
 from fedtempo.cli import options as o
 from fedtempo.cli.data import DataDir
-from fedtempo.clock.times_text import AVAILABILITY
+from fedtempo.clock.times_text import AVAILABILITY, BANDWIDTH
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.registry import NotImported, Registry, only_named
 
@@ -46,12 +46,19 @@ def run(
     ] = None,
     clients: o.Clients = None,
     partition: Annotated[
-        str | None,
-        typer.Option("--partition", help="iid, dirichlet:0.1, shards:2, one-label.", show_default="dirichlet:0.1"),
+        list[str] | None,
+        typer.Option(
+            "--partition",
+            help="iid, dirichlet:0.1, shards:2, one-label; repeated: all of them.",
+            show_default="dirichlet:0.1",
+        ),
     ] = None,
     data_dir: DataDir = None,
     times: Annotated[
-        str | None, typer.Option("--times", help="F<X>, a list, a trace file, or a run's folder.", show_default="F80")
+        list[str] | None,
+        typer.Option(
+            "--times", help="F<X>, a list, a trace file, or a run's folder; repeated: all of them.", show_default="F80"
+        ),
     ] = None,
     law: o.Law = None,
     spread: o.Spread = None,
@@ -104,7 +111,8 @@ def run(
         str | None, typer.Option("--until", help="Virtual time at which all runs end.", show_default="100")
     ] = None,
     lr: Annotated[
-        list[str] | None, typer.Option("--lr", help="Local learning rates: 0.1,0.3 or repeated.", show_default=False)
+        list[str] | None,
+        typer.Option("--lr", help="Local learning rates, as 0.1,0.3; auto searches them.", show_default="auto"),
     ] = None,
     steps: Annotated[
         list[str] | None, typer.Option("--steps", help="Local steps K; a list is a dimension.", show_default=False)
@@ -168,7 +176,7 @@ def run(
     )
     prepare_jax()
     from fedtempo.simulation.checkpoint import Folder
-    from fedtempo.simulation.study_file import merged, read_study
+    from fedtempo.simulation.study_file import merged, read_study, without_a_file
 
     if resume is not None:
         again = _named_again(flags)
@@ -180,13 +188,22 @@ def run(
     elif trust:
         raise InputError("--trust: it belongs to --resume; what you name yourself is imported anyhow")
     else:
-        description = merged(_overridden(read_study(study) if study is not None else {}, flags))
-        folder = out if out is not None else Path("results") / str(description["problem"]["name"]).rpartition(":")[2]
+        begun = read_study(study) if study is not None else without_a_file(flags.get("problem"))
+        description = merged(_overridden(begun, flags))
+        folder = out if out is not None else Path("results") / _name_of(description["problem"])
         if not overwrite:
             _refuse_what_is_there(Folder(folder))
     with only_named(resume is not None and not trust):
         arguments = _arguments(description, folder)
     _carry_out(arguments, description, folder, quiet=quiet, target=target, overwrite=overwrite)
+
+
+def _name_of(problem: dict[str, Any]) -> str:
+    """The folder's name for a problem, or for several."""
+    from fedtempo.simulation.study_file import several
+
+    first = next(iter(problem.values())) if several(problem) else problem
+    return str(first["name"]).rpartition(":")[2]
 
 
 def _flags(**given: Any) -> dict[str, Any]:
@@ -197,21 +214,21 @@ def _flags(**given: Any) -> dict[str, Any]:
 
 def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     """A description with what the flags say in the place of what it said."""
-    from fedtempo.simulation.study_file import DEFAULT, check_tables
+    from fedtempo.simulation.study_file import DEFAULT, check_tables, several
 
     out = dict(description)
     check_tables(out)
     tables: dict[str, dict[str, Any]] = {name: dict(out.get(name, {})) for name in ("problem", "times", "local")}
     if "problem" in flags and flags["problem"] != tables["problem"].get("name", DEFAULT["problem"]["name"]):
         tables["problem"] = {"name": flags["problem"]}
-    for name in ("clients", "partition", "data_dir"):
-        if name in flags:
-            tables["problem"][name] = flags[name]
-    if {"times", "law"} & flags.keys():
-        kept = {*AVAILABILITY, *(() if "times" in flags else ("times",))}
+    changed: dict[str, Any] = {name: flags[name] for name in ("clients", "data_dir") if name in flags}
+    tables["problem"] = _changed("partition", tables["problem"], changed, flags.get("partition"))
+    if {"times", "law"} & flags.keys() and not several(tables["times"]):
+        kept = {*AVAILABILITY, *BANDWIDTH, *(() if "times" in flags else ("times",))}
         tables["times"] = {k: v for k, v in tables["times"].items() if k in kept}
-    tables["times"] |= {k: flags[k] for k in ("times", "law", "spread", "resolution", *AVAILABILITY) if k in flags}
-    readers = {"lr": float, "steps": int, "batch_size": _rows}
+    changed = {k: flags[k] for k in ("law", "spread", "resolution", *AVAILABILITY) if k in flags}
+    tables["times"] = _changed("times", tables["times"], changed, flags.get("times"))
+    readers = {"lr": _rate, "steps": int, "batch_size": _rows}
     tables["local"] |= {k: _list(f"--{k.replace('_', '-')}", flags[k], readers[k]) for k in readers if k in flags}
     out |= {name: table for name, table in tables.items() if table}
     if "server_lr" in flags:
@@ -228,13 +245,29 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
     return out
 
 
+def _changed(flag: str, table: dict[str, Any], changed: dict[str, Any], given: list[str] | None) -> dict[str, Any]:
+    """A table of times or of a problem with what flags say; a flag that is repeated makes a table of each value."""
+    from fedtempo.simulation.study_file import several
+
+    if several(table):
+        if given is not None:
+            raise InputError(f"--{flag}: the study file has several of them, {', '.join(table)}; leave the flag out")
+        return {name: {**inner, **changed} for name, inner in table.items()}
+    whole = {**table, **changed}
+    if given is None:
+        return whole
+    each = {text: {**whole, flag: text} for text in given}
+    return each if len(each) > 1 else next(iter(each.values()))
+
+
 def _schemes(description: dict[str, Any], names: Any, waits: Any, buffers: Any, samples: Any, stages: Any) -> Any:
     """The schemes that the flags name, as tables; some of their defaults depend on the clients' times."""
-    from fedtempo.simulation.study_file import merged, times_of
+    from fedtempo.simulation.study_file import merged, several, times_of
 
     whole = merged({k: v for k, v in description.items() if k != "schemes"})
-    clients = whole["problem"].get("clients", 10)
-    times = times_of(whole["times"], clients if isinstance(clients, int) else 10)
+    problem, table = (next(iter(t.values())) if several(t) else t for t in (whole["problem"], whole["times"]))
+    clients = problem.get("clients", 10)
+    times = times_of(table, clients if isinstance(clients, int) else 10)
     found = o.scheme_tables(names, times, waits=waits, buffers=buffers, samples=samples, stages=stages)
     return list((found or {}).values())
 
@@ -249,6 +282,10 @@ def _list(flag: str, given: list[str], read: Any) -> Any:
     if not values:
         raise InputError(f"{flag}: the list is empty; give at least one number")
     return values if len(values) > 1 else values[0]
+
+
+def _rate(text: str) -> float | str:
+    return text if text == "auto" else float(text)
 
 
 def _rows(text: str) -> int | str:

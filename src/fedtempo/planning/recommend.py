@@ -24,6 +24,7 @@ from fedtempo.planning.pilot import Pilot, run_pilot
 from fedtempo.planning.prediction import Model, Prediction
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
+from fedtempo.simulation.costs import model_bytes
 from fedtempo.theory.stability import StabilityLimit, stability_limit
 from fedtempo.training.solvers import LocalSGD
 from fedtempo.weighting.steps import check_step
@@ -236,6 +237,8 @@ def recommend(
         raise InputError(
             f"the problem has {problem.num_clients} clients, the times {times.num_clients}; give as many of each"
         )
+    if times.by_traffic:
+        times = times.for_traffic(model_bytes(problem), model_bytes(problem))
     steps, batch_size = _plain(LocalSGD() if local is None else local)
     if not 0 < share <= 1:
         raise InputError(f"share: {share} is not a share of the client updates; give a number such as 0.05")

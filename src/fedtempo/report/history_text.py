@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from fedtempo.grid import RATE
 from fedtempo.report.tables import (
     NONE,
     both,
@@ -29,8 +30,8 @@ from fedtempo.report.tables import (
     titled_table,
     verb_for,
 )
-from fedtempo.simulation.history.selection import listed
-from fedtempo.simulation.history.summary import FAIR, REFERENCE, Row, Summary, summarise
+from fedtempo.simulation.history.selection import SEARCHED, listed
+from fedtempo.simulation.history.summary import FAIR, OWN, REFERENCE, Row, Summary, summarise
 
 if TYPE_CHECKING:
     from fedtempo.simulation.history.history import History
@@ -48,7 +49,8 @@ def headline(history: History) -> str:
     clients = dataset.sizes.get("client") if not isinstance(clients, int) else clients
     what = [str(problem["name"])] if problem.get("name") else []
     what += [counted(clients, "client")] if clients else []
-    size = [counted(dataset.sizes["scheme"], "scheme"), counted(dataset.sizes["weights"], "weight rule")]
+    size = [counted(dataset.sizes[name], "problem" if name == "problem" else "setting") for name in history.settings]
+    size += [counted(dataset.sizes["scheme"], "scheme"), counted(dataset.sizes["weights"], "weight rule")]
     size += [f"{dataset.sizes[name]} {name}" for name in history.hyper]
     size += [counted(dataset.sizes["seed"], "seed")]
     span = f"virtual time 0 to {short(dataset['time'].values[-1])}"
@@ -62,7 +64,8 @@ def described(history: History) -> str:
     dataset = history.dataset
     times = dataset["time"].values
     lines = [f"<fedtempo.History: {headline(history)}>"]
-    lines += [f"  {name:<12} {listed(dataset[name])}" for name in ("scheme", "weights", *history.hyper, "seed")]
+    dims = (*history.settings, "scheme", "weights", *history.hyper, "seed")
+    lines += [f"  {name:<12} {listed(dataset[name])}" for name in dims]
     lines.append(f"  {'time':<12} {len(times)} points from {times[0]:g} to {times[-1]:g}")
     lines.append(f"  {'measures':<12} {', '.join(history.measures)}")
     runs, gone, left = history.diverged.size, int(history.diverged.sum()), int(history.unfinished.sum())
@@ -77,19 +80,28 @@ def sentences(history: History, summary: Summary) -> list[str]:
     found += [_what_diverged(history), _what_is_missing(history, summary), _edge_of_rates(history, summary)]
     if history.dataset.sizes["seed"] == 1:
         found.append("There is one seed, so small differences may be chance.")
+    found += [_how_rates_were_found(history), _at_the_rate_of_fedavg(history, summary)]
     return [sentence for sentence in found if sentence]
+
+
+def _main(summary: Summary) -> tuple[str, list[Row]]:
+    """The rule that schemes are compared under, in words, and its rows, with those of schemes that bring their own."""
+    rules = [r.weights for r in summary.rows]
+    rule = FAIR if FAIR in rules else next((name for name in rules if name != OWN), OWN)
+    rows = [r for r in summary.rows if r.weights in (rule, OWN)]
+    said = f"{rule} weights, or their own," if OWN in rules and rule != OWN else f"{rule} weights"
+    return said.replace("its own", "their own"), rows
 
 
 def _who_was_first(history: History, summary: Summary) -> str:
     if math.isnan(summary.target):
         return "No scheme's federated loss fell, so there is no target to reach."
-    rule = FAIR if any(r.weights == FAIR for r in summary.rows) else summary.rows[0].weights
-    rows = [r for r in summary.rows if r.weights == rule]
+    rule, rows = _main(summary)
     there = sorted((r for r in rows if not math.isnan(r.time_to_target)), key=lambda r: r.time_to_target)
     goal = f"a federated loss of {short(summary.target)}"
     end = short(history.dataset["time"].values[-1])
     if not there:
-        return f"With {rule} weights no scheme reaches {goal} by time {end}."
+        return f"With {rule} no scheme reaches {goal} by time {end}."
     if len(rows) == 1:
         return f"{rows[0].scheme} reaches {goal} at time {short(there[0].time_to_target)}."
     if there[-1].time_to_target == 0.0:
@@ -99,9 +111,9 @@ def _who_was_first(history: History, summary: Summary) -> str:
     names = both([r.scheme for r in first])
     times = both([short(t) for t in dict.fromkeys(r.time_to_target for r in first)])
     if len(first) == len(rows):
-        return f"With {rule} weights all schemes reach {goal} at about the same time ({times})."
+        return f"With {rule} all schemes reach {goal} at about the same time ({times})."
     together = ", equal within the deviation over seeds," if len({r.time_to_target for r in first}) > 1 else ""
-    said = f"With {rule} weights {names} {verb_for(first, 'reach')} {goal} first, at time {times}{together}".rstrip(",")
+    said = f"With {rule} {names} {verb_for(first, 'reach')} {goal} first, at time {times}{together}".rstrip(",")
     fedavg = next((r for r in rows if r.scheme == REFERENCE), None)
     if fedavg in first or fedavg is None:
         said += "; no scheme is sooner than FedAvg" if fedavg else ""
@@ -171,7 +183,7 @@ def _what_diverged(history: History) -> str:
     if not bool(gone.any()):
         return ""
     total = int(gone.sum())
-    said = f"{total} of {counted(gone.size, 'run')} diverged"
+    said = f"{total} of {counted(int(history.begun.sum()), 'run')} diverged"
     kept = (
         gone.stack(combination=history.hyper, create_index=False) if history.hyper else gone.expand_dims("combination")
     )
@@ -212,17 +224,53 @@ def _what_is_missing(history: History, summary: Summary) -> str:
 
 def _edge_of_rates(history: History, summary: Summary) -> str:
     """A best rate that is the last one tried may not be the best there is."""
-    if "local_lr" not in history.hyper or history.dataset.sizes["local_lr"] < 2:
+    if RATE not in history.hyper or history.dataset.sizes[RATE] < 2:
         return ""
-    tried = history.dataset["local_lr"].values
-    rows = [r for r in summary.rows if r.weights == FAIR and not math.isnan(r.loss)]
+    tried = history.dataset[RATE].values
+    rows = [r for r in _main(summary)[1] if not math.isnan(r.loss)]
     parts = []
     for edge, end in ((tried.max(), "largest"), (tried.min(), "smallest")):
-        at = [r.scheme for r in rows if r.chosen["local_lr"] == edge]
+        at = [r.scheme for r in rows if r.chosen[RATE] == edge]
         if at:
             parts.append(f"the {end} local_lr tried ({plain(edge)}) is the best for {both(at)}")
     both_ends = "; ".join(parts)
     return f"{both_ends[0].upper()}{both_ends[1:]}: rates beyond may do better still." if both_ends else ""
+
+
+def _how_rates_were_found(history: History) -> str:
+    """What was tried by a search, and what that cost."""
+    if SEARCHED not in history.attrs or RATE not in history.hyper:
+        return ""
+    search, rates = json.loads(history.attrs[SEARCHED]), history.dataset[RATE].values
+    ends = history.dataset["updates"].isel(time=-1, drop=True) if "updates" in history.dataset else None
+    cost = "" if ends is None else f", {float((history.begun * ends).sum()):.2g} client updates in all"
+    inside = "; the best of each scheme has worse ones on both sides" if search["ended"] == "inside" else ""
+    return f"Learning rates were searched: {len(rates)} from {plain(rates[0])} to {plain(rates[-1])}{cost}{inside}."
+
+
+def _at_the_rate_of_fedavg(history: History, summary: Summary) -> str:
+    """Who is done sooner when the scheme is changed and nothing else: all at the rates that are best for FedAvg."""
+    fedavg = summary.row(REFERENCE)
+    if fedavg is None or RATE not in summary.hyper or not fedavg.time_to_target > 0:
+        return ""
+    same = history.select(**fedavg.chosen)
+    when = same.time_to(summary.target, over="seed")
+    each = same.time_to(summary.target).std("seed", ddof=1)
+    others = []
+    for row in _main(summary)[1]:
+        at = {"scheme": row.scheme, "weights": FAIR if row.weights == FAIR else history.dataset["weights"].values[0]}
+        time, noise = float(when.sel(at)), _noise(float(each.sel(at)), fedavg.time_over_seeds, 0.0)
+        if row.scheme != REFERENCE and time < fedavg.time_to_target - noise:
+            others.append((time, row.scheme))
+    rate = f"At FedAvg's own learning rate ({plain(fedavg.chosen[RATE])})"
+    if not others:
+        return f"{rate} no scheme reaches the target sooner than FedAvg."
+    time, name = min(others)
+    ratio = fedavg.time_to_target / time if time > 0 else math.inf
+    return (
+        f"{rate}: change FedAvg to {name}, nothing else, and a loss of {short(summary.target)} is reached at time "
+        f"{short(time)} instead of {short(fedavg.time_to_target)}, {ratio:.2g} times sooner."
+    )
 
 
 def _differs(row: Row, fair: Row) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from math import isnan
@@ -14,6 +15,7 @@ from fedtempo.clock.ticks import Exact, exact
 from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
+from fedtempo.problems.batch_mean import check_batch_mean
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import AsyncFedAvg, Scheme
 from fedtempo.training.robust_rules import RobustRule
@@ -24,13 +26,27 @@ from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 EngineName = Literal["auto", "events", "waves", "oracle", "torch"]
 ENGINES: tuple[EngineName, ...] = ("auto", "events", "waves", "oracle", "torch")
 Choice = TypeVar("Choice", bound=str)
+MOST_SEEDS = 10_000
 
 
 def a_problem(given: object) -> Problem:
-    """A problem."""
+    """A problem, with a loss that is a mean over the batch."""
     if not isinstance(given, Problem):
         raise InputError(f"problem: {given!r} is not one; use ft.problems.digits() or ft.Problem(init, loss, data)")
+    check_batch_mean(given)
     return given
+
+
+def by_name(kind: str, given: object) -> dict[str | None, Any]:
+    """Several by their names, as {"F0": …, "F80": …}, or one without."""
+    if not isinstance(given, Mapping):
+        return {None: given}
+    if not given:
+        raise InputError(f"{kind}: none given; give at least one by name")
+    for name in given:
+        if not isinstance(name, str) or not name.strip():
+            raise InputError(f"{kind}: {name!r} is not a name; give {{'F0': …, 'F80': …}}")
+    return dict(given)
 
 
 def client_times(given: object, num_clients: int) -> ClientTimes:
@@ -158,15 +174,38 @@ def rates_by_scheme(given: object, schemes: object, local: LocalRule) -> dict[st
     return found
 
 
-def some_seeds(given: object) -> tuple[int, ...]:
-    """One whole number, or several that differ."""
+def some_seeds(given: object, stored: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """A number says how many seeds, 0, 1, 2, …; a list says which.
+
+    `stored`: those of the study that goes on. A number may have meant a seed's own number when it was begun.
+    """
+    if _whole(given):
+        return _counted_seeds(int(given), stored)  # type: ignore[call-overload]
     seeds = _listed(given)
     for seed in seeds:
         if not _whole(seed) or abs(int(seed)) >= 2**63:
-            raise InputError(f"seeds: {seed!r} is not a whole number of 64 bits; give 0, or range(5)")
+            raise InputError(f"seeds: {seed!r} is not a whole number of 64 bits; give a list of numbers, as range(5)")
     if len(set(seeds)) < max(1, len(seeds)):
         raise InputError(f"seeds: {seeds}; give at least one, and each once")
     return tuple(int(seed) for seed in seeds)
+
+
+def _counted_seeds(number: int, stored: tuple[int, ...] | None) -> tuple[int, ...]:
+    if stored == (number,):
+        return stored
+    if not 1 <= number <= MOST_SEEDS:
+        raise InputError(
+            f"seeds: {number} given. A number says how many, from 1 to {MOST_SEEDS}; a list says which, as "
+            f"seeds=[{number}]"
+        )
+    which = "seed 0" if number == 1 else f"seeds 0 to {number - 1}"
+    warnings.warn(
+        f"seeds={number} runs {which}. Up to 0.6 it was seed number {number}. Write seeds=range({number}), or "
+        f"seeds=[{number}] for that one, to be rid of this warning",
+        FutureWarning,
+        stacklevel=4,
+    )
+    return tuple(range(number))
 
 
 def grid_points(given: Any) -> int:

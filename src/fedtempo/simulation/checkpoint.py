@@ -3,6 +3,7 @@
     study.json       the configuration, with a format number and the problem's fingerprint
     units/0003.npz   a unit: its measures; while unfinished also its state, to go on from
     history.nc       the measures of all runs
+    parts/02/        a study that is a part of this one: of another problem, other times, other rates
 
 Units and history are written every 30 seconds, at the end and on a stop. Every file is written whole or not at all and
 is on the disk before the next is begun, so that a kill or a power cut at any moment leaves the last complete one.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,25 @@ FORMAT = 1
 class Folder:
     """Where a study keeps its results."""
 
-    def __init__(self, path: Path, description: Mapping[str, Any] | None = None) -> None:
-        """`description`: JSON to keep beside the configuration, so that a command can make the study again."""
+    def __init__(
+        self, path: Path, description: Mapping[str, Any] | None = None, before: Callable[[], None] | None = None
+    ) -> None:
+        """`description`: JSON to keep beside the configuration, so that a command can make the study again.
+
+        `before` is called when the study begins, before anything is written.
+        """
         self.path = path
         self._description = description
+        self._before = before
 
     @property
     def history(self) -> Path:
         """The file with the measures."""
         return self.path / "history.nc"
+
+    def part(self, number: int, before: Callable[[], None] | None = None) -> Folder:
+        """The folder of a study that is a part of this one."""
+        return Folder(self.path / "parts" / f"{number:02d}", before=before)
 
     @property
     def _study(self) -> Path:
@@ -71,6 +82,8 @@ class Folder:
 
     def begin(self, configuration: dict[str, Any], layout: dict[str, int]) -> None:
         """Make the folder this study's, after `check`; what killed processes had half written is removed."""
+        if self._before is not None:
+            self._before()
         try:
             make_folder(self.path / "units")
             remove_unfinished(self.path, self._study.name)
@@ -98,6 +111,10 @@ class Folder:
     def step(self) -> str:
         """The server's step of the study that is there; those of 0.6 do not name it."""
         return str(self._document()["configuration"].get("step", "paper"))
+
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of the study that is there."""
+        return tuple(int(seed) for seed in self._document()["configuration"].get("seeds", ()))
 
     def engine(self) -> str:
         """The engine of the study that is there."""
@@ -130,6 +147,8 @@ class Folder:
     def clear(self) -> None:
         """Remove the study that is there; what says which one it is goes last, so that no other inherits its units."""
         try:
+            for part in sorted((self.path / "parts").glob("*/")):
+                Folder(part).clear()
             remove(*(self.path / "units").glob("*.npz"))
             remove(self.history)
             remove(self._study)

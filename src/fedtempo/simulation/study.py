@@ -3,7 +3,8 @@
     simulate → Study (what is asked) → units (what runs together) → unit runner (carries them out) → collect (history)
 
 Runs that differ in numbers only are one unit and share their batches; seeds go together where they share a timeline
-and the hardware gains from it.
+and the hardware gains from it. Several problems or client times, and rates that are searched, are several studies
+(several.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from fedtempo.simulation.arguments import (
     ENGINES,
     EngineName,
     a_problem,
+    by_name,
     client_times,
     engine_for,
     first_measure,
@@ -48,6 +50,8 @@ from fedtempo.simulation.costs import check_memory, estimate
 from fedtempo.simulation.engine.numerics import PRECISIONS, Precision
 from fedtempo.simulation.engine.oracle import reference
 from fedtempo.simulation.history.history import History
+from fedtempo.simulation.rate_search import at_rates, first_rates, searches
+from fedtempo.simulation.several import run_several
 from fedtempo.simulation.unit_runner import SAVE_SECONDS, Progress, Runner, cores
 from fedtempo.simulation.units import Units, splits_of, units_of
 from fedtempo.training.solvers import LocalRule
@@ -127,9 +131,9 @@ class Study:
 
 
 def simulate(
-    problem: Problem,
+    problem: Problem | Mapping[str, Problem],
     schemes: Scheme | Sequence[Scheme],
-    times: ClientTimes,
+    times: ClientTimes | Mapping[str, ClientTimes],
     *,
     until: Exact,
     local: LocalRule | None = None,
@@ -154,8 +158,15 @@ def simulate(
     """Train the problem under every scheme, weight rule, learning rate and seed; the history over virtual time.
 
     Any number may be a list, and each list becomes a dimension of the history. `until` is the virtual time at which all
-    runs end; they are measured at `points` times from `measure_from` to `until`. `rates` says by scheme, named by its
-    label, at which of the local learning rates it is run, where it is not to be run at all of them.
+    runs end; they are measured at `points` times from `measure_from` to `until`. `seeds` is how many, or a list of
+    which.
+
+    With `local=ft.LocalSGD(lr="auto", …)` the learning rates are searched: 0.01, 0.1 and 1, then decades more until the
+    best of every scheme has worse ones on both sides, then 2 and 5 in between; all schemes are trained at all of them.
+    `rates` says by scheme, named by its label, at which of given rates it is run, where it is not to be run at all.
+
+    `times` and `problem` may be several by name, as ``{"F0": …, "F80": …}``: each becomes a dimension of the history
+    over which `History.best` does not choose.
 
     `step` is "stable" unless said otherwise: the server's step is divided by 1 + the mean staleness of what it applies,
     so that a local learning rate that is good for FedAvg is good for every scheme. "paper" is the raw step of the
@@ -171,44 +182,82 @@ def simulate(
     that is there. Ctrl-C stops it within a second or so, saved. A JSON `description` is kept in the folder.
     `on_progress` is told several times a second how far it is.
     """
-    clients = a_problem(problem).num_clients
     folder = None if checkpoint is None else Folder(Path(checkpoint), description)
-    engine = _engine(engine, None if overwrite else folder)
-    called, problem = engine_for(engine, problem, local_rule(local), one_of("dtype", dtype, PRECISIONS))
-    study = Study(
-        problem=problem,
-        schemes=fitting_options(some_schemes(schemes, clients), local_rule(local), clients),
-        times=client_times(times, clients),
-        until=positive(until, "until"),
-        local=fitting_local(local_rule(local), called),
-        rules=weight_rules(weights),
-        step=_step(step, None if overwrite else folder),
-        server_lr=numbers("server_lr", server_lr),
-        rates=rates_by_scheme(rates, schemes, local_rule(local)),
-        seeds=some_seeds(seeds),
-        points=grid_points(points),
-        measure_from=first_measure(measure_from, until),
-        dtype=one_of("dtype", dtype, PRECISIONS),
-        engine=called,
-        surrogate=surrogate_scheme(surrogate, clients),
-        per_client=bool(per_client),
-        bound=real("bound", bound),
-    )
+    there = folder if folder is not None and not overwrite and folder.holds_a_study() else None
+    work, precision = local_rule(local), one_of("dtype", dtype, PRECISIONS)
+    chosen = _engine(engine, there)
+    step, some = _step(step, there), some_seeds(seeds, None if there is None else there.seeds())
     save_every = real("save_every", save_every, above=False)
-    return run_study(study, folder, save_every=save_every, overwrite=overwrite, on_progress=on_progress)
+    if searches(work) and rates is not None:
+        raise InputError("rates: lr='auto' finds the rates itself; leave rates out, or give lr as a list")
+    tried = at_rates(work, first_rates(work)) if searches(work) else work
+    problems = {
+        name: engine_for(chosen, a_problem(one), tried, precision) for name, one in by_name("problem", problem).items()
+    }
+
+    def study_of(named: str | None, times: ClientTimes, local: LocalRule) -> Study:
+        called, problem = problems[named]
+        clients = problem.num_clients
+        return Study(
+            problem=problem,
+            schemes=fitting_options(some_schemes(schemes, clients), local, clients),
+            times=client_times(times, clients),
+            until=positive(until, "until"),
+            local=fitting_local(local, called),
+            rules=weight_rules(weights),
+            step=step,
+            server_lr=numbers("server_lr", server_lr),
+            rates=rates_by_scheme(rates, schemes, local),
+            seeds=some,
+            points=grid_points(points),
+            measure_from=first_measure(measure_from, until),
+            dtype=precision,
+            engine=called,
+            surrogate=surrogate_scheme(surrogate, clients),
+            per_client=bool(per_client),
+            bound=real("bound", bound),
+        )
+
+    studies = {
+        (named, setting): partial(study_of, named, given)
+        for named in problems
+        for setting, given in by_name("times", times).items()
+    }
+    _check_folder(folder, problems.values())
+    if list(studies) == [(None, None)] and not searches(work):
+        study = studies[None, None](work)
+        return run_study(study, folder, save_every=save_every, overwrite=overwrite, on_progress=on_progress)
+
+    def run(
+        study: Study,
+        place: Folder | None,
+        overwrite: bool,
+        on_progress: Callable[[Progress], None] | None,
+        on_history: Callable[[History], None],
+    ) -> History:
+        return run_study(
+            study, place, save_every=save_every, overwrite=overwrite, on_progress=on_progress, on_history=on_history
+        )
+
+    return run_several(studies, work, folder, run, overwrite=overwrite, on_progress=on_progress)
 
 
-def _step(given: str | None, folder: Folder | None) -> str:
-    """The step that is asked for, else that of the study in the folder, else the stable one."""
+def _check_folder(folder: Folder | None, problems: Iterable[tuple[EngineName, Problem]]) -> None:
+    if folder is not None and any(engine == "oracle" for engine, _ in problems):
+        raise InputError("checkpoint: the oracle keeps none, it is for short runs; choose another engine")
+
+
+def _step(given: str | None, there: Folder | None) -> str:
+    """The step that is asked for, else that of the study that is there, else the stable one."""
     if given is not None:
         return check_step(given)
-    return "stable" if folder is None or not folder.holds_a_study() else folder.step()
+    return "stable" if there is None else there.step()
 
 
-def _engine(given: EngineName, folder: Folder | None) -> EngineName:
-    """The engine that is asked for; where that is left open, that of the study in the folder."""
-    there = folder.engine() if given == "auto" and folder is not None and folder.holds_a_study() else None
-    return next((name for name in ENGINES if name == there), given)
+def _engine(given: EngineName, there: Folder | None) -> EngineName:
+    """The engine that is asked for; where that is left open, that of the study that is there."""
+    begun = there.engine() if given == "auto" and there is not None else None
+    return next((name for name in ENGINES if name == begun), given)
 
 
 def run_study(
@@ -218,10 +267,12 @@ def run_study(
     save_every: float = SAVE_SECONDS,
     overwrite: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
+    on_history: Callable[[History], None] | None = None,
 ) -> History:
-    """Carry out a study, or the rest of one; what is there when it is interrupted is kept in the folder."""
-    if study.engine == "oracle" and folder is not None:
-        raise InputError("checkpoint: the oracle keeps none, it is for short runs; choose another engine")
+    """Carry out a study, or the rest of one; what is there when it is interrupted is kept in the folder.
+
+    `on_history` is told the history so far whenever that is saved.
+    """
     layout = {"blocks": splits_of(study, cores())}  # as the folder names it
     if folder is not None and not (overwrite and folder.holds_a_study()):
         layout = folder.check(study.configuration()) or layout
@@ -243,6 +294,8 @@ def run_study(
         found = collected(study, units, runner.outcomes, _seconds(runner, units))
         if folder is not None:
             found.save(folder.history)
+            if on_history is not None:
+                on_history(found)
         return found
 
     interrupted = False

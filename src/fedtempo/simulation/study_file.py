@@ -4,20 +4,28 @@
     seeds = [0, 1, 2]              name = "digits"      times = "F80"     steps = 1          name = "fedfix"
     weights = ["time-based"]       clients = 20         law = "fixed"     lr = [0.1, 0.3]    wait = "1/2"
 
-Every key has a default; a key that does not exist is refused. Names are those of the registries: of schemes and their
-options in schemes/table.py, of problems in problems/naming.py.
+Several settings have a table each, [times.F0] and [times.F80], [problem.even] and [problem.skewed]: they become a
+dimension. Every key has a default; a key that does not exist is refused. Names are those of the registries: of
+schemes and their options in schemes/table.py, of problems in problems/naming.py.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedtempo.clock.times import ClientTimes
-from fedtempo.clock.times_text import AVAILABILITY, read_times, with_availability
+from fedtempo.clock.times_text import (
+    AVAILABILITY,
+    BANDWIDTH,
+    needs_clients,
+    read_times,
+    with_availability,
+    with_bandwidth,
+)
 from fedtempo.errors import DataMissing, InputError
 from fedtempo.registry import nearest
 from fedtempo.schemes.table import registry_of, scheme_of
@@ -27,6 +35,7 @@ if TYPE_CHECKING:
     from fedtempo.training.solvers import LocalRule
 
 Description = dict[str, Any]
+T = TypeVar("T")
 
 DEFAULT: Description = {
     "until": 100,
@@ -46,10 +55,13 @@ DEFAULT: Description = {
         {"name": "fedbuff", "size": 5},
     ],
 }
-"""What ``fedtempo run`` does when nothing is said: scikit-learn's digits, 20 unequal clients."""
+"""What a study file means that says nothing: scikit-learn's digits, 20 unequal clients."""
+WITHOUT_A_FILE: Description = {"problem": {"l2": 0.01}, "local": {"lr": "auto"}}
+"""What ``fedtempo run`` adds without a study file: rates are searched, and digits have a penalty, with which clients
+of different digits want different models."""
 
 _TOP = (*DEFAULT, "rates", "measure_from", "dtype", "engine", "surrogate", "per_client", "bound")
-_TIMES = ("times", "law", "spread", "resolution", *AVAILABILITY)
+_TIMES = ("times", "law", "spread", "resolution", *BANDWIDTH, *AVAILABILITY)
 _LOCAL = ("solver", "steps", "lr", "schedule", "batch_size", "clip", "momentum", "draw", "options")
 
 
@@ -70,16 +82,41 @@ def merged(description: Description) -> Description:
     known_keys("study", description, _TOP)
     check_tables(description)
     out = {**DEFAULT, **description}
-    for table, keys in (("times", _TIMES), ("local", _LOCAL)):
-        given = description.get(table, {})
-        known_keys(f"[{table}]", given, keys)
-        out[table] = {**DEFAULT[table], **given}
-    problem = description.get("problem", {})
-    if problem.get("name", "digits") == "digits":
-        out["problem"] = {**DEFAULT["problem"], **problem}
+    local = description.get("local", {})
+    known_keys("[local]", local, _LOCAL)
+    out["local"] = {**DEFAULT["local"], **local}
+    out["times"] = each_setting("times", description.get("times", {}), _merged_times)
+    out["problem"] = each_setting("problem", description.get("problem", {}), _merged_problem)
     if not isinstance(out["schemes"], list):
         raise InputError("schemes: give a list of tables, as [[schemes]] with a name")
     return out
+
+
+def _merged_times(where: str, given: Mapping[str, Any]) -> Description:
+    known_keys(where, given, _TIMES)
+    return {**DEFAULT["times"], **given}
+
+
+def _merged_problem(where: str, given: Mapping[str, Any]) -> Description:
+    return {**(DEFAULT["problem"] if given.get("name", "digits") == "digits" else {}), **given}
+
+
+def several(table: Mapping[str, Any]) -> bool:
+    """Whether a table is one of several settings, each a table of its own."""
+    return bool(table) and all(isinstance(value, Mapping) for value in table.values())
+
+
+def each_setting(name: str, table: Mapping[str, Any], made: Callable[[str, Mapping[str, Any]], T]) -> T | dict[str, T]:
+    """What `made` makes of a table, or of each where there are several, by name."""
+    if not several(table):
+        return made(f"[{name}]", table)
+    return {setting: made(f"[{name}.{setting}]", inner) for setting, inner in table.items()}
+
+
+def without_a_file(problem: str | None) -> Description:
+    """What flags alone change: the study that ``fedtempo run`` does, of digits or of the problem named."""
+    digits = problem in (None, DEFAULT["problem"]["name"])
+    return {key: dict(table) for key, table in WITHOUT_A_FILE.items() if key != "problem" or digits}
 
 
 def known_keys(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -101,8 +138,8 @@ def times_of(table: Mapping[str, Any], clients: int) -> ClientTimes:
     given = table["times"]
     text = ",".join(str(t) for t in given) if isinstance(given, list) else str(given)
     law, spread, resolution = (None if table.get(k) is None else str(table[k]) for k in _TIMES[1:4])
-    count = clients if isinstance(given, str) and given[:1] in "Ff" else None
-    times = read_times(text, count, law, spread, resolution)
+    count = clients if isinstance(given, str) and needs_clients(given) else None
+    times = with_bandwidth(read_times(text, count, law, spread, resolution), **{k: table.get(k) for k in BANDWIDTH})
     return with_availability(times, **{key: table.get(key) for key in AVAILABILITY})
 
 
@@ -148,7 +185,10 @@ def arguments_of(description: Description, problem: Problem | None = None) -> di
             "engine: the oracle keeps no checkpoints and is for short runs from Python, "
             "ft.simulate(…, engine='oracle'); use auto, events or waves"
         )
-    problem = problem if problem is not None else named(dict(description["problem"]))
+    problems: Any = problem
+    if problem is None:
+        problems = each_setting("problem", description["problem"], lambda _, table: named(dict(table)))
+    first = next(iter(problems.values())) if isinstance(problems, dict) else problems
     plain = {k: description[k] for k in _TOP if k in description and k not in ("problem", "times", "local", "schemes")}
     if "weights" in plain:
         given = plain["weights"] if isinstance(plain["weights"], list) else [plain["weights"]]
@@ -156,9 +196,9 @@ def arguments_of(description: Description, problem: Problem | None = None) -> di
     if "surrogate" in plain:
         plain["surrogate"] = scheme_of(plain["surrogate"], "surrogate")
     return {
-        "problem": problem,
+        "problem": problems,
         "schemes": [scheme_of(spec, "schemes") for spec in description["schemes"]],
-        "times": times_of(description["times"], problem.num_clients),
+        "times": each_setting("times", description["times"], lambda _, table: times_of(table, first.num_clients)),
         "local": local_of(description["local"]),
         **plain,
     }

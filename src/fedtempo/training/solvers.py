@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import sqrt
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -21,7 +21,7 @@ import optax
 
 from fedtempo import compat
 from fedtempo.errors import InputError
-from fedtempo.grid import RATE, Axis, Value, counts, numbers
+from fedtempo.grid import RATE, Axis, Value, counts, is_auto, numbers
 from fedtempo.registry import named_function
 from fedtempo.training.batches import DRAWS, Draw
 
@@ -109,12 +109,14 @@ class LocalRule(ABC):
 
 
 Number = float | Sequence[float]
+Rate = float | Sequence[float] | Literal["auto"]
+"""A learning rate, several, or "auto": `ft.simulate` widens them until the best of every scheme is inside."""
 Count = int | None | Sequence[int | None]
 
 Schedule = Literal["constant", "horizon"]
 SCHEDULES: tuple[Schedule, ...] = ("constant", "horizon")
 
-_TAKEN = (STEPS, "learning_rate", "server_lr", "scheme", "weights", "seed", "time", "client")
+_TAKEN = (STEPS, "learning_rate", "server_lr", "scheme", "weights", "seed", "time", "client", "times", "problem")
 """Names that a solver's option cannot have: they mean other things in a study."""
 
 
@@ -127,7 +129,7 @@ class LocalOptax(LocalRule):
 
     solver: Callable[..., optax.GradientTransformation]
     steps: int | Sequence[int] = 1
-    lr: Number = 0.1
+    lr: Rate = 0.1
     batch_size: Count = 32
     """None: all rows of the client in every step."""
     clip: Number | None = None
@@ -139,6 +141,9 @@ class LocalOptax(LocalRule):
     options: Mapping[str, Number] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if is_auto(self.lr):
+            replace(self, lr=0.1)  # checks the rest
+            return
         if self.schedule not in SCHEDULES:
             raise InputError(f"schedule: {self.schedule!r} is not known; use one of {', '.join(SCHEDULES)}")
         if self.draw not in DRAWS:

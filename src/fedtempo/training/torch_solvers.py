@@ -8,13 +8,25 @@ The optimizer is made anew for each job: nothing carries over, as with `LocalOpt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedtempo.errors import InputError
-from fedtempo.grid import RATE, Axis, Value, counts, numbers
+from fedtempo.grid import RATE, Axis, Value, counts, is_auto, numbers
 from fedtempo.training.batches import DRAWS, Draw
-from fedtempo.training.solvers import _TAKEN, Count, Gradient, Hyper, Job, LocalRule, Number, Params, State, solver_name
+from fedtempo.training.solvers import (
+    _TAKEN,
+    Count,
+    Gradient,
+    Hyper,
+    Job,
+    LocalRule,
+    Number,
+    Params,
+    Rate,
+    State,
+    solver_name,
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +36,7 @@ class LocalTorch(LocalRule):
     framework = "torch"
     optimizer: Callable[..., Any]
     steps: int | tuple[int, ...] = field(default=1, kw_only=True)
-    lr: Number = field(default=0.1, kw_only=True)
+    lr: Rate = field(default=0.1, kw_only=True)
     batch_size: Count = field(default=32, kw_only=True)
     """None: all rows of the client in every step."""
     clip: Number | None = field(default=None, kw_only=True)
@@ -33,6 +45,9 @@ class LocalTorch(LocalRule):
     options: Mapping[str, Number] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
+        if is_auto(self.lr):
+            replace(self, lr=0.1)  # checks the rest
+            return
         if not callable(self.optimizer):
             raise InputError(f"optimizer: {self.optimizer!r} cannot be called; give one such as torch.optim.AdamW")
         if self.draw not in DRAWS:

@@ -4,7 +4,8 @@
     surrogate_loss     Σ q_i L_i                     what identical weights minimise instead (section 2.4)
     *_deviation        over clients, weighted by p_i, or by q_i for the surrogate
 
-All over (`scheme`, `weights`, hyper-parameters given as lists, `seed`, `time`).
+All over (`scheme`, `weights`, hyper-parameters given as lists, `seed`, `time`), and before them over `problem` and
+`times` where a study has several of those.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +26,10 @@ from fedtempo.simulation.history.history_file import read_history, write_history
 from fedtempo.simulation.history.model import Model, reveal, tree_of
 from fedtempo.simulation.history.selection import (
     ALWAYS,
+    SETTINGS,
     at_coordinates,
     at_positions,
+    compared,
     final_value,
     first_time,
     listed,
@@ -78,7 +82,12 @@ class History:
     @property
     def hyper(self) -> tuple[str, ...]:
         """The hyper-parameters that were given as lists, and are dimensions."""
-        return tuple(str(d) for d in self.dataset["loss"].dims if d not in ALWAYS)
+        return tuple(str(d) for d in self.dataset["loss"].dims if d not in (*SETTINGS, *ALWAYS))
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Which of `problem` and `times` the study has several of: dimensions over which `best` does not choose."""
+        return tuple(d for d in SETTINGS if d in self.dataset["loss"].dims)
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -102,6 +111,11 @@ class History:
         """Which runs have no value at the end of the grid although they did not diverge."""
         left = self.dataset["loss"].isel(time=-1, drop=True).isnull() & ~self.diverged
         return left & (not self.attrs.get("finished", 0))  # where all is done, what has no value was not asked for
+
+    @property
+    def begun(self) -> xr.DataArray:
+        """Which runs there are: not those that are still to come, nor rates at which a scheme was not run."""
+        return self.dataset["loss"].notnull().any("time") | self.diverged
 
     def values(self, measure: str) -> xr.DataArray:
         """A measure by its name."""
@@ -137,8 +151,38 @@ class History:
 
     sel = select
 
+    def split(self, dimension: str | None = None) -> dict[Any, History]:
+        """A history for each value of a dimension, by value; without a name, for each of the study's settings.
+
+        `merge` puts them together again.
+        """
+        if dimension is None:
+            if not self.settings:
+                raise InputError("split: this study has one problem and one setting of times; name a dimension")
+            return self._by_setting()
+        if dimension not in (*self.settings, *self.hyper, *ALWAYS) or dimension == "time":
+            names = ", ".join(d for d in (*self.settings, *self.hyper, *ALWAYS) if d != "time")
+            raise InputError(f"split: there is no dimension {dimension!r}; choose one of {names}")
+        values = self.dataset[dimension].values.tolist()
+        return {value: self._at({dimension: k}) for k, value in enumerate(values)}
+
+    def _by_setting(self) -> dict[Any, History]:
+        """By the names of a setting: one, or a pair of them."""
+        places = product(*(enumerate(self.dataset[d].values.tolist()) for d in self.settings))
+        found = {}
+        for place in places:
+            names = tuple(name for _, name in place)
+            at = {d: k for d, (k, _) in zip(self.settings, place, strict=True)}
+            found[names[0] if len(names) == 1 else names] = self._at(at)
+        return found
+
+    def _at(self, places: Mapping[str, int]) -> History:
+        """The runs at places of some dimensions; those of every history stay dimensions."""
+        kept = {d: [k] if d in ALWAYS else k for d, k in places.items()}
+        return replace(self, dataset=self.dataset.isel(kept))
+
     def best(self, measure: str = "loss", *, highest: bool | None = None) -> History:
-        """For each scheme and weights the hyper-parameters with the lowest final value of a measure.
+        """For each scheme and weights, and each setting, the hyper-parameters with the lowest final value of a measure.
 
         The rule: the mean over seeds of the mean over the last tenth of the time grid. A combination of which a seed
         diverged is out; where all are, every measure is NaN. `highest` turns the rule around, and is the default for
@@ -152,7 +196,7 @@ class History:
         hyper = self.hyper
         if not hyper:
             return self
-        extra = [d for d in scores.dims if d not in ("scheme", "weights", "seed", *hyper)]
+        extra = [d for d in scores.dims if d not in (*compared(scores.dims), "seed", *hyper)]
         scores = scores.mean(extra, skipna=False).mean("seed").where(~self.diverged.any("seed"))
         index, known = lowest(-scores if _upwards(measure, highest) else scores, hyper)
         rule = f"{measure}: mean over seeds of the mean over the last tenth of the time grid"
@@ -165,13 +209,15 @@ class History:
             coords = {**coords, "weights": "time-based"}
         named = {str(n): v for n, v in self.dataset.items() if str(n).startswith(PARAMETER)}
         if not named:
-            raise InputError("this history keeps no models: it has no final parameters")
+            why = ": the problems' models have different shapes" if "left_out" in self.attrs else ""
+            raise InputError(f"this history keeps no models{why or ': it has no final parameters'}")
         run = self.select(**coords)
-        over = [d for d in ("scheme", "weights", *self.hyper, "seed") if run.dataset.sizes.get(d, 1) > 1]
+        every = (*self.settings, "scheme", "weights", *self.hyper, "seed")
+        over = [d for d in every if run.dataset.sizes.get(d, 1) > 1]
         if over:
             several = "; ".join(f"{d} ({listed(run.dataset[d])})" for d in over)
             raise InputError(f"several models are meant; also name {several}")
-        dataset = run.dataset.isel({d: 0 for d in ("scheme", "weights", "seed", *self.hyper) if d in run.dataset.dims})
+        dataset = run.dataset.isel({d: 0 for d in every if d in run.dataset.dims})
         leaves = {name.removeprefix(PARAMETER): dataset[name].values for name in named}
         where = {str(n): c.item() for n, c in dataset.coords.items() if c.ndim == 0}
         if all(leaf.dtype.kind == "f" and np.isnan(leaf).all() for leaf in leaves.values()):
@@ -230,12 +276,15 @@ class History:
     def to_dataframe(self) -> pd.DataFrame:
         """One row a run and time, one column a measure; per-client values and parameters stay in `dataset`."""
         flat = [n for n in (*self.measures, "diverged_at") if n in self.dataset]
-        flat = [n for n in flat if set(self.dataset[n].dims) <= {*ALWAYS, *self.hyper}]
+        flat = [n for n in flat if set(self.dataset[n].dims) <= {*ALWAYS, *self.settings, *self.hyper}]
         order = [str(d) for d in self.dataset["loss"].dims]
         return self.dataset[flat].to_dataframe(dim_order=order).reset_index()
 
     def summary(self, *, target: float | None = None) -> Summary:
         """One row for each scheme and weights at their best hyper-parameters; the table and its sentences show it."""
+        if self.settings:
+            names = " and ".join(f"{d} ({listed(self.dataset[d])})" for d in self.settings)
+            raise InputError(f"summary: there are several of {names}; take one of history.split().values()")
         return summarise(self, target=target)
 
     # -- pictures

@@ -7,7 +7,7 @@ and weights, at the last recorded time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,10 @@ from fedtempo.errors import InputError
 
 ALWAYS = ("scheme", "weights", "seed", "time")
 """The dimensions of every history; beside them there are hyper-parameters that were given as lists."""
+SETTINGS = ("problem", "times")
+"""Dimensions that say what is trained, where a study has several problems or client times: nobody chooses over them."""
+SEARCHED = "rate_search"
+"""Attribute of a history whose rates were searched: how they were found."""
 _CLOSE = 1e-6  # values given in 32 bits, or with seven digits, name a coordinate in 64 bits
 
 
@@ -41,10 +45,16 @@ def at_coordinates(dataset: xr.Dataset, coords: Mapping[str, Any]) -> xr.Dataset
     return dataset
 
 
+def compared(dims: Iterable[Hashable]) -> tuple[str, ...]:
+    """Of some dimensions, those over which runs are compared and none is chosen: settings, schemes, weight rules."""
+    there = set(dims)
+    return tuple(d for d in (*SETTINGS, "scheme", "weights") if d in there)
+
+
 def lowest(scores: xr.DataArray, hyper: Sequence[str]) -> tuple[dict[str, Any], xr.DataArray]:
     """For each scheme and weights, the place of the lowest score along each hyper-parameter; whether there is one."""
     sizes = [scores.sizes[d] for d in hyper]
-    flat = scores.stack(combination=hyper, create_index=False).transpose("scheme", "weights", "combination")
+    flat = scores.stack(combination=hyper, create_index=False).transpose(*compared(scores.dims), "combination")
     best = flat.fillna(np.inf).argmin("combination")
     index = dict(zip(hyper, np.unravel_index(best.values, sizes), strict=True))
     return index, flat.notnull().any("combination")
@@ -52,7 +62,7 @@ def lowest(scores: xr.DataArray, hyper: Sequence[str]) -> tuple[dict[str, Any], 
 
 def at_positions(dataset: xr.Dataset, index: Mapping[str, Any], known: xr.DataArray) -> xr.Dataset:
     """One combination for each scheme and weights, where `known`; elsewhere nothing."""
-    over = ("scheme", "weights")
+    over = compared(known.dims)
     pointers: dict[str, Any] = {d: xr.DataArray(np.arange(dataset.sizes[d]), dims=d) for d in over}
     pointers |= {name: xr.DataArray(at, dims=over) for name, at in index.items()}
     # chosen by pairs of positions, so that a variable that has no hyper-parameters is left as it is
@@ -66,7 +76,7 @@ def at_positions(dataset: xr.Dataset, index: Mapping[str, Any], known: xr.DataAr
         if "diverged_at" in chosen:
             last = dataset["diverged_at"].max(list(index))
             chosen["diverged_at"] = chosen["diverged_at"].where(known, last)
-    chosen = chosen.transpose(*(d for d in ALWAYS if d in chosen.dims), ...).assign_attrs(dataset.attrs)
+    chosen = chosen.transpose(*(d for d in (*SETTINGS, *ALWAYS) if d in chosen.dims), ...).assign_attrs(dataset.attrs)
     for variable in chosen.variables:
         chosen[variable].attrs = dict(dataset[variable].attrs)
     return chosen
@@ -104,7 +114,7 @@ def _where(values: xr.DataArray, known: xr.DataArray) -> xr.DataArray:
 
 def reach(values: xr.DataArray) -> xr.DataArray:
     """The last place on the grid with a value for each scheme and weights; −1 where there is none."""
-    runs = [d for d in values.dims if d not in ("scheme", "weights", "time")]
+    runs = [d for d in values.dims if d not in (*compared(values.dims), "time")]
     place = xr.DataArray(np.arange(values.sizes["time"]), dims="time")
     return place.where(values.notnull().any(runs), -1).max("time").astype(int)
 

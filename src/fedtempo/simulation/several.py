@@ -1,0 +1,174 @@
+"""Studies that consist of several: of more than one problem or setting of client times, or with rates to be searched.
+
+    rates to try  →  a study for each problem and times  →  their histories merged  →  rates to try next, or the end
+
+Each of them has a folder of its own, parts/01, parts/02, …, inside the folder of the whole. Which rates come next
+follows from the results alone, so that a stopped study goes on through the same parts to the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtempo.grid import AUTO, RATE
+from fedtempo.simulation.checkpoint import Folder
+from fedtempo.simulation.history.history import History
+from fedtempo.simulation.history.merging import merge
+from fedtempo.simulation.history.selection import SEARCHED, compared
+from fedtempo.simulation.rate_search import at_rates, first_rates, searches, widened
+from fedtempo.simulation.unit_runner import Progress
+from fedtempo.training.solvers import LocalRule
+
+if TYPE_CHECKING:
+    from fedtempo.simulation.study import Study
+
+Setting = tuple[str | None, str | None]
+"""The names of a problem and of client times; None where the study has only one."""
+Run = Callable[["Study", Folder | None, bool, Callable[[Progress], None] | None, Callable[[History], None]], History]
+"""Carries out one study in its folder, or in place of what is there; the last argument is told the history so far."""
+
+
+def run_several(
+    studies: Mapping[Setting, Callable[[LocalRule], Study]],
+    local: LocalRule,
+    folder: Folder | None,
+    run: Run,
+    *,
+    overwrite: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> History:
+    """All of the studies, at the rates given or at those that a search finds, as one history."""
+    first = first_rates(local) if searches(local) else ()
+    begin = None
+    if folder is not None:
+        configuration = _configuration(studies, at_rates(local, first) if first else local, bool(first))
+        begin = _beginning(folder, configuration, overwrite)
+    told = _Told(on_progress, len(studies), searching=bool(first))
+    whole: History | None = None
+    rates, ended, rounds, number = first, None, 0, 0
+    while ended is None:
+        done: dict[Setting, History] = {}
+        rounds += 1
+        for setting, study in studies.items():
+            number += 1
+            before = (whole, dict(done), setting)
+
+            def so_far(part: History, before: tuple[Any, ...] = before) -> None:
+                if folder is not None:
+                    earlier, others, here = before
+                    _unfinished(_added(earlier, {**others, here: part})).save(folder.history)
+
+            asked = study(at_rates(local, rates) if rates else local)
+            place = None if folder is None else folder.part(number, begin if number == 1 else None)
+            done[setting] = run(asked, place, overwrite and number == 1, told.of(len(rates) or 1), so_far)
+        whole = _added(whole, done)
+        if not first:
+            break
+        tried = whole.dataset[RATE].values.tolist()
+        following = widened(tried, _scores(whole), first)
+        rates, ended = following.rates, following.ended
+    assert whole is not None
+    if first:
+        about = {"rates": whole.dataset[RATE].values.tolist(), "first": list(first), "rounds": rounds, "ended": ended}
+        whole = _with(whole, {SEARCHED: json.dumps(about)})
+    if folder is not None:
+        whole.save(folder.history)
+    return whole
+
+
+def _beginning(folder: Folder, configuration: dict[str, Any], overwrite: bool) -> Callable[[], None]:
+    """What makes the folder that of the whole, when its first part begins: what cannot be run leaves no folder."""
+    replaced = overwrite and folder.holds_a_study()
+    if not replaced:
+        folder.check(configuration)
+
+    def begin() -> None:
+        if replaced:
+            folder.clear()
+        folder.begin(configuration, {"blocks": 1})
+
+    return begin
+
+
+def _configuration(
+    studies: Mapping[Setting, Callable[[LocalRule], Study]], local: LocalRule, searching: bool
+) -> dict[str, Any]:
+    """All that is needed to repeat them: that of the first, and by name what differs."""
+    each = {setting: study(local).configuration() for setting, study in studies.items()}
+    whole = dict(next(iter(each.values())))
+    if any(problem is not None for problem, _ in each):
+        for key in ("problem", "fingerprint"):
+            whole[key] = {str(problem): one[key] for (problem, _), one in each.items()}
+    if any(times is not None for _, times in each):
+        for key in ("times", "law"):
+            whole[key] = {str(times): one[key] for (_, times), one in each.items()}
+    if searching:
+        whole["local"] = {**whole["local"], RATE: AUTO}
+    return whole
+
+
+def _added(whole: History | None, parts: Mapping[Setting, History]) -> History:
+    """The parts as one history, with what there was."""
+    by_problem: dict[str | None, dict[str | None, History]] = {}
+    for (problem, times), part in parts.items():
+        by_problem.setdefault(problem, {})[times] = part
+    found = {problem: _named(of_times, "times") for problem, of_times in by_problem.items()}
+    one = _named(found, "problem")
+    return one if whole is None else merge([whole, one])
+
+
+def _named(parts: Mapping[str | None, History], dim: str) -> History:
+    names = {name: part for name, part in parts.items() if name is not None}
+    return merge(names, dim=dim) if names else parts[None]
+
+
+def _scores(history: History) -> NDArray[np.float64]:
+    """[rates, settings × schemes × weight rules]: the final loss at the best of the other hyper-parameters."""
+    losses = history.final("loss").mean("seed").where(~history.diverged.any("seed"))
+    others = [d for d in losses.dims if d not in (*compared(losses.dims), RATE)]
+    table = losses.min(others).transpose(RATE, ...).values.reshape(losses.sizes[RATE], -1)
+    ran = history.begun.any([RATE, "seed", *others]).transpose(*compared(losses.dims)).values.reshape(-1)
+    return np.asarray(table[:, ran], dtype=np.float64)
+
+
+def _with(history: History, attrs: Mapping[str, Any]) -> History:
+    return replace(history, dataset=history.dataset.assign_attrs(attrs))
+
+
+def _unfinished(history: History) -> History:
+    return _with(history, {"finished": 0})
+
+
+@dataclass
+class _Told:
+    """Passes the progress of one study on as that of all."""
+
+    on_progress: Callable[[Progress], None] | None
+    settings: int
+    searching: bool
+    _done: float = 0.0
+    """Studies at one rate that are done."""
+    _updates: int = 0
+    _seconds: float = 0.0
+    _shown: float = field(default=0.0)
+
+    def of(self, rates: int) -> Callable[[Progress], None] | None:
+        """For the next study, of so many rates."""
+        if self.on_progress is None:
+            return None
+        tell, before = self.on_progress, (self._done, self._updates, self._seconds)
+        expected = self.settings * (7 if self.searching else 1)  # 3 rates, then 4 closer to the best
+
+        def pass_on(progress: Progress) -> None:
+            self._done = before[0] + rates * progress.done
+            self._updates, self._seconds = before[1] + progress.updates, before[2] + progress.seconds
+            self._shown = max(self._shown, min(1.0, self._done / max(expected, before[0] + rates)))
+            tell(replace(progress, done=self._shown, updates=self._updates, seconds=self._seconds))
+
+        return pass_on
