@@ -232,6 +232,7 @@ def recommend(
 
     `local` gives K and B (its learning rate does not matter); `schemes`, or `waits` and `sizes`, what is compared.
     """
+    keep_on_disk()
     horizon = positive(until, "until")
     if problem.num_clients != times.num_clients:
         raise InputError(
