@@ -92,9 +92,7 @@ def forget_all() -> None:
     _results.clear()
 
 
-def remembered(
-    config: ClockConfig, what: str, compute: Callable[[], T], *more: object, importance: bool = True
-) -> T:
+def remembered(config: ClockConfig, what: str, compute: Callable[[], T], *more: object, importance: bool = True) -> T:
     """What `compute` gives, or gave when it was asked the same before.
 
     `what` names it, `more` is all that it depends on beside the clock and its limits; `importance`: whether that counts
