@@ -4,8 +4,8 @@
 
 Every command runs in a process of its own, with the environment that this script runs in and one thread for linear
 algebra; `--repeats` times for each tree, one tree after the other, and the median counts. "first" starts from empty
-cache folders, "again" is the same command with what the first left there. Lines that measure inside a process count from
-before the call to after it.
+cache folders, "again" is the same command with what the first left there. Lines that measure inside a process count
+from before the call to after it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ problem, times = ft.problems.digits(clients=20), ft.FixedTimes.spread(20, 80)
 def call():
     schemes = [ft.FedAvg(), ft.AsyncFedAvg(), ft.FedFix('1/2')]
     ft.simulate(problem, schemes, times, until=20, local=ft.LocalSGD(lr=[0.03, 0.1]), seeds=[0], points=11)
+"""
+BUFFERED = """
+import fedtempo as ft
+times = ft.TraceTimes.read('trace.csv')
+def call():
+    ft.weights(ft.FedBuff(5), times)
 """
 OWN = """
 from dataclasses import dataclass
@@ -82,25 +88,20 @@ def spent(words: list[str], folder: Path, tree: Path, caches: Path, inside: bool
 CASES: dict[str, tuple[list[str], bool, bool]] = {
     "`fedtempo --help`": (["-m", "fedtempo", "--help"], False, False),
     "`fedtempo plan --clients 20 --times F80`": (
-        ["-m", "fedtempo", *"plan --clients 20 --times F80".split()],
+        ["-m", "fedtempo", *["plan", "--clients", "20", "--times", "F80"]],
         False,
         True,
     ),
-    "`fedtempo plan --times trace.csv`": (["-m", "fedtempo", *"plan --times trace.csv".split()], False, True),
+    "`fedtempo plan --times trace.csv`": (["-m", "fedtempo", *["plan", "--times", "trace.csv"]], False, True),
     "weights of FedBuff(5) on that trace": (
-        [
-            "-c",
-            CPU
-            + "import fedtempo as ft\ntimes = ft.TraceTimes.read('trace.csv')\ncall = lambda: ft.weights(ft.FedBuff(5), times)\n"
-            + ONCE,
-        ],
+        ["-c", CPU + BUFFERED + ONCE],
         True,
         True,
     ),
     "weights of a rule of one's own, first call in a process": (["-c", CPU + OWN + ONCE], True, False),
     "weights of a rule of one's own, second call": (["-c", CPU + OWN + TWICE], True, False),
     "`fedtempo run` (all defaults)": (
-        ["-m", "fedtempo", *"run --out study --overwrite -q".split()],
+        ["-m", "fedtempo", *["run", "--out", "study", "--overwrite", "-q"]],
         False,
         True,
     ),
@@ -132,7 +133,7 @@ def main() -> None:
                     folder, caches = Path(place), Path(place) / "caches"
                     trace(folder)
                     if "show" in words:
-                        small = "run --until 20 --lr 0.1 --seeds 1 --out study -q".split()
+                        small = ["run", "--until", "20", "--lr", "0.1", "--seeds", "1", "--out", "study", "-q"]
                         spent(["-m", "fedtempo", *small], folder, tree, caches, False)
                     for label in labels:
                         found.setdefault((label, which), []).append(spent(words, folder, tree, caches, inside))

@@ -1,4 +1,4 @@
-"""What is kept on disk from call to call so that nothing slow is done twice: results by name, which may be lost any time.
+"""What is kept on disk, so that nothing slow is done twice: results by name, which may be lost at any time.
 
     FEDTEMPO_CACHE=<folder>   kept there, in place of the user's cache folder
     FEDTEMPO_CACHE=off        nothing is kept
@@ -74,7 +74,7 @@ def _path(name: str) -> Path | None:
 
 
 def _make_room(folder: Path) -> None:
-    """Remove what was not used for longest, until all that is left fits; what a killed process left half-written too."""
+    """Remove what was not used for longest, half-written files included, until all that is left fits."""
     found = []
     for path in folder.iterdir():
         with suppress(OSError):  # another process may have removed it

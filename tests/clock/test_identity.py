@@ -15,8 +15,8 @@ import pytest
 import fedtempo as ft
 from fedtempo.clock import identity, rules
 from fedtempo.clock.config import ClockConfig
-from fedtempo.clock.hardware import HardwareTimes
 from fedtempo.clock.events import Action, Close, Event, View
+from fedtempo.clock.hardware import HardwareTimes
 from fedtempo.clock.identity import key_of
 from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.waiting import State, WaitingRule, resend

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.own_parts import EveryFew
 
 import fedtempo as ft
 from fedtempo import cache
@@ -23,6 +22,7 @@ from fedtempo.weighting import long_run, memory
 from fedtempo.weighting.long_run import LongRun
 from fedtempo.weighting.steps import largest_overlap
 from fedtempo.weighting.windows import practical_window
+from support.own_parts import EveryFew
 
 F = Fraction
 

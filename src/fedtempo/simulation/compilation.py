@@ -47,9 +47,10 @@ def keep_on_disk() -> None:
         return
     if not os.access(folder, os.W_OK):
         return
-    jax.config.update(_FOLDER, str(folder))
+    update: Any = jax.config.update
+    update(_FOLDER, str(folder))
     if _SECONDS.upper() not in os.environ and settings.get(_SECONDS) == 1.0:  # JAX's own default
-        jax.config.update(_SECONDS, WORTH_SECONDS)
+        update(_SECONDS, WORTH_SECONDS)
 
 
 class Programs:
@@ -97,7 +98,8 @@ def _key(text: str, lowered: Any) -> bytes:
     """Of the text, of what goes in and comes out, and of JAX's settings."""
     import jax
 
-    settings = sorted((name, repr(value)) for name, value in jax.config.values.items())
-    device = (jax.default_backend(), repr(jax.config.jax_default_device), os.environ.get("XLA_FLAGS"))
+    config: Any = jax.config
+    settings = sorted((name, repr(value)) for name, value in config.values.items())
+    device = (jax.default_backend(), repr(config.jax_default_device), os.environ.get("XLA_FLAGS"))
     about = f"{lowered.args_info}\0{lowered.in_tree}\0{lowered.out_info}\0{lowered.out_tree}\0{device}\0{settings}\0"
     return hashlib.blake2b(about.encode() + text.encode(), digest_size=32).digest()
