@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 CORE := $(VENV)/.core
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
-	bench-planner bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch check-accelerator lock format clean
+	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(CORE)
@@ -74,6 +74,9 @@ bench-flower: $(READY)
 # One changed line: every scheme beside FedAvg at FedAvg's local rate, in 16 settings.
 bench-one-line: torch
 	$(BIN)/python benchmarks/one_line.py
+
+bench-everyday: $(READY)
+	$(BIN)/python benchmarks/everyday.py --before $(BEFORE)
 
 bench: bench-clock bench-engine bench-models
 

@@ -18,6 +18,7 @@ os.environ |= {
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parent.parent / ".pytest_cache" / "compiled"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "FEDTEMPO_CACHE": "off",
 }
 
 hypothesis.settings.register_profile("the same every time", derandomize=True, deadline=None)

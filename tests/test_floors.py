@@ -14,6 +14,7 @@ FLOORS = (
     "compat",
     "errors",
     "files",
+    "cache",
     "grid",
     "registry",
     "display",

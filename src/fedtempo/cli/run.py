@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -303,16 +301,10 @@ def _seeds(text: str) -> list[int]:
 
 
 def prepare_jax() -> None:
-    """Compiled code is kept between calls, where the user has not said otherwise.
+    """Compiled code is kept between calls, where the user has not said otherwise."""
+    from fedtempo.simulation.compilation import keep_on_disk
 
-    JAX writes an entry in place. Who reads it meanwhile, or after a kill in the middle, finds it cut short, compiles
-    instead and warns: nothing is lost and nothing can be done, so the warning is not passed on.
-    """
-    from platformdirs import user_cache_path
-
-    warnings.filterwarnings("ignore", message="Error reading persistent compilation cache entry")
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(user_cache_path("fedtempo") / "jax"))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    keep_on_disk()
 
 
 def _refuse_what_is_there(folder: Folder) -> None:

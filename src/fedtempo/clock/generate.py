@@ -149,7 +149,7 @@ def _rounds(config: ClockConfig, server: Server, transport: VirtualTransport, la
 def packed(config: ClockConfig, part: list[Round], start: int) -> Timeline:
     """Rounds as arrays."""
     jobs = [job for closed in part for job in closed.jobs]
-    table = np.array(jobs, dtype=np.int64).reshape(len(jobs), 5)
+    table = np.fromiter(chain.from_iterable(jobs), dtype=np.int64, count=5 * len(jobs)).reshape(len(jobs), 5)
     draws = table[:, 4].astype(np.int32)
     return Timeline(
         unit=config.unit,

@@ -56,6 +56,7 @@ class Server:
         self._noted: dict[str, dict[int, float]] = {}
         self._state: State = None
         self._now: Tick = 0
+        self._has_deadlines = type(rule).deadline is not WaitingRule.deadline  # asked at every event, so known once
 
     def start(self, now: Tick = 0) -> tuple[Job, ...]:
         """Version 0 goes out."""
@@ -67,7 +68,7 @@ class Server:
     @property
     def deadline(self) -> Tick | None:
         """The moment at which the rule wants to be told `Deadline`."""
-        return self.rule.deadline(self._state, self._view())
+        return self.rule.deadline(self._state, self._view()) if self._has_deadlines else None
 
     def handle(self, event: Event, now: Tick) -> tuple[Round | None, tuple[Job, ...]]:
         """Book `event`; the round that it ended, if it did, and the jobs to send."""
@@ -149,14 +150,14 @@ class Server:
 
     def _view(self) -> View:
         return View(
-            now=self._now,
-            unit=self.unit,
-            version=self.version,
-            clients=self.clients,
-            in_flight=self.in_flight,
-            arrived=self.arrived,
-            measures=self.measures,
-            seed=self.seed,
+            self._now,
+            self.unit,
+            self.version,
+            self.clients,
+            self.in_flight,
+            self.arrived,
+            self.measures,
+            self.seed,
         )
 
     @property

@@ -210,7 +210,8 @@ class Timeline:
 
 def by_client(client: NDArray[Any], num_clients: int) -> tuple[I64, I64, I64]:
     """The order by client that keeps each client's entries in order, entries per client, and each one's place there."""
-    order = np.argsort(client, kind="stable")
+    short = client.astype(np.uint16) if num_clients <= 1 << 16 else client  # sorted by digits, in a tenth of the time
+    order = np.argsort(short, kind="stable")
     counts = np.bincount(client, minlength=num_clients)
     place = np.arange(len(client)) - np.repeat(np.cumsum(counts) - counts, counts)
     return order, counts, place

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import chain, cycle, repeat
 from typing import Protocol
 
 import numpy as np
 
 from fedtempo.clock.events import Arrived, Deadline, Event, Failed, Job, Joined, Left, Round, Tick
 from fedtempo.clock.server import Server
-from fedtempo.clock.times import ClientTimes
+from fedtempo.clock.times import ClientTimes, Ints
 
 _FIRST_BLOCK, _LAST_BLOCK = 32, 4096  # jobs drawn at once for a client: few at first, then as many as it has done
 _ORDER = {Arrived: 0, Failed: 1, Left: 2, Joined: 3}
+"""Of what happens at one tick."""
+_ARRIVED, _FAILED = _ORDER[Arrived], _ORDER[Failed]
 
 
 class Transport(Protocol):
@@ -58,20 +60,28 @@ class Durations:
             first, held = self._held[client] = job, self._block(client, job)
         return held[job - first]
 
-    def of(self, client: int) -> Iterator[Tick]:
-        """The durations of a client's jobs, from the first on."""
+    def of(self, client: int, *, times: int = 1, plus: int = 0) -> Iterator[Tick]:
+        """The durations of a client's jobs, from the first on, each multiplied by `times` and added to `plus`."""
         if self._fixed is not None:
-            yield from repeat(self._fixed[client])
+            return repeat(self._fixed[client] * times + plus)
+        period = None if self._times.random else self._times.job_period
+        if period is not None:
+            return cycle([t * times + plus for t in self._drawn(client, np.arange(period[client]))])
+        return chain.from_iterable([t * times + plus for t in block] for block in self._blocks(client))
+
+    def _blocks(self, client: int) -> Iterator[list[Tick]]:
         job = 0
         while True:
             block = self._block(client, job)
-            yield from block
+            yield block
             job += len(block)
 
     def _block(self, client: int, first: int) -> list[Tick]:
-        jobs = np.arange(first, first + min(max(_FIRST_BLOCK, first), _LAST_BLOCK))
-        drawn = self._times.draw(np.array([client]), jobs, seed=self._seed)
-        return [int(t) * self._scale for t in drawn.tolist()]
+        return self._drawn(client, np.arange(first, first + min(max(_FIRST_BLOCK, first), _LAST_BLOCK)))
+
+    def _drawn(self, client: int, jobs: Ints) -> list[Tick]:
+        drawn: list[Tick] = self._times.draw(np.array([client]), jobs, seed=self._seed).tolist()
+        return drawn if self._scale == 1 else [t * self._scale for t in drawn]
 
 
 class VirtualTransport:
@@ -103,9 +113,12 @@ class VirtualTransport:
 
     def send(self, jobs: tuple[Job, ...]) -> None:
         for job in jobs:
-            failed = self._fails is not None and self._fails(job.client, job.number)
-            back = job.sent + self._durations(job.client, job.number)
-            self._push(back, Failed(job) if failed else Arrived(job))
+            client, number, _, sent, _ = job
+            back = sent + self._durations(client, number)
+            failed = self._fails is not None and self._fails(client, number)
+            self._count += 1
+            order, event = (_FAILED, Failed(job)) if failed else (_ARRIVED, Arrived(job))
+            heapq.heappush(self._heap, (back, order, client, self._count, event))
 
     def wait(self, deadline: Tick | None) -> tuple[Tick, list[Event]]:
         while self._coming is not None and (not self._heap or self._coming[0] <= self._heap[0][0]):

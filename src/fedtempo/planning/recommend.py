@@ -24,6 +24,7 @@ from fedtempo.planning.pilot import Pilot, run_pilot
 from fedtempo.planning.prediction import Model, Prediction
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
+from fedtempo.simulation.compilation import keep_on_disk
 from fedtempo.simulation.costs import model_bytes
 from fedtempo.theory.stability import StabilityLimit, stability_limit
 from fedtempo.training.solvers import LocalSGD
@@ -232,6 +233,7 @@ def recommend(
 
     `local` gives K and B (its learning rate does not matter); `schemes`, or `waits` and `sizes`, what is compared.
     """
+    keep_on_disk()
     horizon = positive(until, "until")
     if problem.num_clients != times.num_clients:
         raise InputError(

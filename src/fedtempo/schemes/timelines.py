@@ -18,6 +18,7 @@ from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
 from fedtempo.weighting import weights as weighting
 from fedtempo.weighting.long_run import LongRun, Participation
+from fedtempo.weighting.memory import remembered
 from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 from fedtempo.weighting.weights import Weights, expected_of
@@ -74,7 +75,13 @@ def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROU
     A rule of one's own that keeps a state has a cycle only if its `phase` says what of the state matters.
     """
     config = _config(scheme, times, None, 0)
-    return None if config.availability is not None else observe(Recording(config), max_rounds=max_rounds).cycle
+    if config.availability is not None:
+        return None
+
+    def found() -> Cycle | None:
+        return observe(Recording(config), max_rounds=max_rounds).cycle
+
+    return remembered(config, "limit cycle", found, max_rounds, importance=False)
 
 
 def weights_of(scheme: Scheme, run: LongRun, rule: WeightRule, step: str = "paper") -> Weights:

@@ -46,6 +46,7 @@ from fedtempo.simulation.arguments import (
 )
 from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.collect import collected
+from fedtempo.simulation.compilation import keep_on_disk
 from fedtempo.simulation.costs import check_memory, estimate
 from fedtempo.simulation.engine.numerics import PRECISIONS, Precision
 from fedtempo.simulation.engine.oracle import reference
@@ -182,6 +183,7 @@ def simulate(
     that is there. Ctrl-C stops it within a second or so, saved. A JSON `description` is kept in the folder.
     `on_progress` is told several times a second how far it is.
     """
+    keep_on_disk()
     folder = None if checkpoint is None else Folder(Path(checkpoint), description)
     there = folder if folder is not None and not overwrite and folder.holds_a_study() else None
     work, precision = local_rule(local), one_of("dtype", dtype, PRECISIONS)

@@ -12,10 +12,11 @@ that are not, nothing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -29,9 +30,11 @@ from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.weighting.estimates import estimated_pace, estimated_share
+from fedtempo.weighting.memory import remembered
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Source = Literal["closed form", "cycle", "estimate"]
 
 
@@ -89,8 +92,16 @@ class LongRun:
         """A run of up to a million rounds: to the end of its limit cycle, where one is found."""
         if self.after_last_change is not self:
             return self.after_last_change.observation
+        return remembered(self.record.config, "observation", self._observed, importance=False)
+
+    def _observed(self) -> Observation:
         log.info("running the clock of %r to find its limit cycle, or to estimate", self.rule)
         return observe(self.record)
+
+    def remembered(self, what: str, compute: Callable[[], T], *more: object) -> T:
+        """What is worked out from this long run and from `more`, once: see memory.py."""
+        exact = self.importance.exact if self.times.num_clients <= EXACT_CLIENTS else None
+        return remembered(self.record.config, what, compute, exact, *more)
 
     @cached_property
     def participation(self) -> Participation:

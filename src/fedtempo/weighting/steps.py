@@ -150,6 +150,10 @@ def _two_cycles(run: LongRun, most: int) -> int | None:
 
 def _seen(run: LongRun, d: Floats, rounds: int) -> float:
     """The largest overlap of the updates in the first rounds."""
+    return run.remembered("overlap", lambda: _overlap(run, d, rounds), d, rounds)
+
+
+def _overlap(run: LongRun, d: Floats, rounds: int) -> float:
     parts = [(c.client, c.base, c.round_of_update, _weights(d, c.client, c.draws)) for c in run.record.rounds(rounds)]
     client, base, number, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
     if not len(client):
@@ -195,6 +199,10 @@ def _heaviest(run: LongRun, d: Floats) -> float:
     run, weight = _lasting(run, _known(d))
     if not run.rule.synchronous or run.rule.same_clients:
         return float(weight[run.participation.share > 0].sum())
+    return run.remembered("heaviest", lambda: _heaviest_seen(run, weight), weight)
+
+
+def _heaviest_seen(run: LongRun, weight: Floats) -> float:
     worst = 0.0
     for chunk in run.record.rounds(min(_most_rounds(run), _SAMPLED_ROUNDS)):
         applied = _weights(weight, chunk.client, chunk.draws)

@@ -305,7 +305,11 @@ def _mean_discount(run: LongRun, rule: WeightRule) -> Floats | float:
     """Mean of s(delay) over each client's contributions: over the limit cycle, or over a long run."""
     if type(rule).discount is WeightRule.discount:
         return 1.0
-    everybody, run = run, run.after_last_change
+    last = run.after_last_change
+    return of_all(run, last.remembered("mean discount", lambda: _discount_seen(last, rule), rule))
+
+
+def _discount_seen(run: LongRun, rule: WeightRule) -> Floats:
     cycle = run.observation.cycle
     begin, stop = (0, run.observation.rounds) if cycle is None else (cycle.start, cycle.start + cycle.length)
     clients = run.times.num_clients
@@ -315,4 +319,4 @@ def _mean_discount(run: LongRun, rule: WeightRule) -> Floats | float:
         draws = np.ones(part.num_updates) if part.draws is None else part.draws
         total += np.bincount(part.client, weights=draws * rule.discount(part.staleness), minlength=clients)
         count += np.bincount(part.client, weights=draws, minlength=clients)
-    return of_all(everybody, np.divide(total, count, out=np.zeros(clients), where=count > 0))
+    return np.divide(total, count, out=np.zeros(clients), where=count > 0)

@@ -41,6 +41,11 @@ def practical_window(run: LongRun) -> int | None:
         return None
     if not run.rule.returns_to_contributors or (closed.no_window and closed.count_error is None):
         return None
+    return run.remembered("practical window", lambda: _counted(run))
+
+
+def _counted(run: LongRun) -> int | None:
+    """The practical window, counted along the rounds."""
     share = run.participation.share
     enough = _enough(run)
     if enough is None or enough * share.sum() > MAX_UPDATES:

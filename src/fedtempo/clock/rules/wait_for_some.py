@@ -29,6 +29,7 @@ from fedtempo.clock.waiting import State, WaitingRule, resend
 from fedtempo.errors import InputError
 
 _ARRAYS_PAY = 16  # updates a round from which on arrays are faster than a heap
+_LIST_PAYS = 25  # clients for each update of a round, up to which a sorted list is faster than both
 
 _Race = Callable[[int], tuple[I64, I64]]
 """Runs a number of rounds, fewer where the clock ends: their ends, and the clients of each, `size` by `size`."""
@@ -96,9 +97,13 @@ class WaitForSome(WaitingRule):
 
 def _chunks(config: ClockConfig, size: int) -> Iterator[Timeline]:
     """Who is in which round comes from a race; versions and job numbers follow from that, a chunk at once."""
-    fixed = isinstance(config.times, FixedTimes)
-    race = _array_race(config, size) if fixed and size >= _ARRAYS_PAY else _heap_race(config, size)
     clients = config.num_clients
+    if clients <= _LIST_PAYS * size:
+        race = _list_race(config, size)
+    elif isinstance(config.times, FixedTimes) and size >= _ARRAYS_PAY:
+        race = _array_race(config, size)
+    else:
+        race = _heap_race(config, size)
     base, job = np.zeros(clients, dtype=np.int64), np.zeros(clients, dtype=np.int64)
     version, start = 0, 0
     for updates in chunk_updates():
@@ -127,12 +132,47 @@ def _chunks(config: ClockConfig, size: int) -> Iterator[Timeline]:
         version, start = version + len(ends), int(ends[-1])
 
 
+def _following(config: ClockConfig) -> list[Callable[[], int]]:
+    """By client: how long its next job takes, packed with the client into one whole number."""
+    clients = config.num_clients
+    durations = Durations(config.times, scale=config.scale, seed=config.seed)
+    return [durations.of(i, times=clients, plus=i).__next__ for i in range(clients)]
+
+
+def _list_race(config: ClockConfig, size: int) -> _Race:
+    """All arrivals, packed as for the heap, in one sorted list: a round is its beginning."""
+    clients = config.num_clients
+    following = _following(config)
+    waiting = sorted(arrival() for arrival in following)
+    begin = 0  # of the current round, packed
+
+    def race(rounds: int) -> tuple[I64, I64]:
+        nonlocal begin, waiting
+        who: list[int] = []
+        ends: list[int] = []
+        for _ in range(rounds):
+            taken = waiting[:size]
+            if taken[-1] - begin >= clients:
+                begin = taken[-1] - taken[-1] % clients
+            if begin >= MAX_TICKS * clients:
+                break
+            chosen = [packed % clients for packed in taken]
+            waiting = waiting[size:]
+            waiting += [begin + following[i]() for i in chosen]
+            waiting.sort()
+            who += chosen
+            ends.append(begin)
+        found = np.array(who, dtype=np.int64).reshape(-1, size)
+        return np.array([end // clients for end in ends], dtype=np.int64), np.sort(found, axis=1).ravel()
+
+    return race
+
+
 def _heap_race(config: ClockConfig, size: int) -> _Race:
     """A heap of arrivals, each packed with its client into one whole number; a round is the `size` smallest."""
     clients = config.num_clients
-    durations = Durations(config.times, scale=config.scale, seed=config.seed)
-    following = [durations.of(i).__next__ for i in range(clients)]
-    heap = [following[i]() * clients + i for i in range(clients)]
+    following = _following(config)
+    heap = [arrival() for arrival in following]
     heapq.heapify(heap)
     pop, push = heapq.heappop, heapq.heappush
     now = 0
@@ -148,7 +188,7 @@ def _heap_race(config: ClockConfig, size: int) -> _Race:
                 break
             chosen = sorted([packed % clients for packed in taken])
             for i in chosen:
-                push(heap, (now + following[i]()) * clients + i)
+                push(heap, now * clients + following[i]())
             ends.append(now)
             who += chosen
         return np.array(ends, dtype=np.int64), np.array(who, dtype=np.int64)

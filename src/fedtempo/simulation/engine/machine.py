@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.problems.problem import Problem
+from fedtempo.simulation.compilation import PROGRAMS
 from fedtempo.simulation.engine.cost_model import gradient_work, loss_work
 from fedtempo.simulation.engine.event_loop import Events, event_loop, events_per_step
 from fedtempo.simulation.engine.measures import TILE, Meter, Rows, rows_of
@@ -233,7 +234,7 @@ class CompiledMachine(Machine):
         with self._lock:
             if key not in self._compiled:
                 begin = time.perf_counter()
-                self._compiled[key] = jax.jit(function, donate_argnums=donate).lower(*args).compile()
+                self._compiled[key] = PROGRAMS.compiled(function, *args, donate=donate)
                 self.compile_seconds += time.perf_counter() - begin
             return self._compiled[key]
 
