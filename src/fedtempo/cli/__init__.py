@@ -4,10 +4,12 @@ Exit codes: 0 done, 2 input, 3 data missing, 4 results conflict, 130 interrupted
 everything else to standard error.
 """
 
+import logging
 import os
 import sys
+import traceback
 
-from fedtempo.errors import INTERRUPTED, FedtempoError
+from fedtempo.errors import INTERRUPTED, FedtempoError, in_one_line, user_line
 
 
 def main() -> None:
@@ -20,16 +22,31 @@ def main() -> None:
         code = run()
         sys.stdout.flush()
     except FedtempoError as error:
-        code = _say(str(error), error.exit_code)
+        code = _blame(str(error), error.__cause__, error.exit_code)
     except KeyboardInterrupt:
         code = _say("interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader has gone, as in `fedtempo plan … | head`
         code = 0
         _silence()
-    except OSError as error:
-        code = _say(f"cannot write the output ({error.strerror}); send it somewhere else", 2)
-        _silence()
+    except Exception as error:
+        where = user_line(error)
+        if where is not None:  # a rule, loss or solver of the user's own, in the middle of the work
+            code = _blame(f"{in_one_line(error)} ({where})", error, 2)
+        elif isinstance(error, OSError):
+            code = _say(f"cannot write the output ({error.strerror}); send it somewhere else", 2)
+            _silence()
+        else:
+            raise
     sys.exit(code)
+
+
+def _blame(message: str, cause: BaseException | None, code: int) -> int:
+    """Say what went wrong; where the user's own code did, with -v, the whole traceback."""
+    if cause is not None and logging.getLogger().isEnabledFor(logging.INFO):
+        traceback.print_exception(cause)
+    elif cause is not None and user_line(cause) is not None:
+        message += "; add -v for the traceback"
+    return _say(message, code)
 
 
 def _say(message: str, code: int) -> int:
