@@ -247,9 +247,8 @@ class Registry(Generic[T]):
         if not any(p.kind is Parameter.VAR_KEYWORD for p in takes.values()):
             for key in found:
                 if key not in keys:
-                    raise InputError(
-                        f"{who}: the key {key!r} does not exist{nearest(key, keys) if keys else '; it has none'}"
-                    )
+                    instead = nearest(key, keys) if keys else "; it takes no arguments"
+                    raise InputError(f"{who}: the key {key!r} does not exist{instead}")
         for key in keys:
             if takes[key].default is Parameter.empty and key not in found:
                 raise InputError(
@@ -373,7 +372,8 @@ def imported(place: str, where: str, makes: tuple[type, ...] = ()) -> object:
             raise InputError(f"{where}: importing {home} fails: {said}{_at(error)}") from error
         if not hasattr(module, attribute):
             there = _public(module, makes)
-            near = difflib.get_close_matches(attribute, there, n=1)
+            others = [name for name, value in vars(module).items() if name[0] != "_" and callable(value)]
+            near = difflib.get_close_matches(attribute, there or others, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise InputError(
                 f"{where}: {place} is not in it; {hint}{home} has {', '.join(there[:20]) or 'other things'}"

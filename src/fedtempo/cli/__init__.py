@@ -8,12 +8,16 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 
 from fedtempo.errors import INTERRUPTED, FedtempoError, in_one_line, user_line
+
+_FORMAT = warnings.formatwarning
 
 
 def main() -> None:
     """Run the command line; what goes wrong becomes one line and an exit code."""
+    warnings.formatwarning = _in_one_line
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - closed standard output: there is nobody to tell
     try:
@@ -38,6 +42,15 @@ def main() -> None:
         else:
             raise
     sys.exit(code)
+
+
+def _in_one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """An old flag or key for somebody at a terminal, to whom our lines of code say nothing; other warnings as usual."""
+    if issubclass(category, FutureWarning):
+        return f"fedtempo: {message}\n"
+    return _FORMAT(message, category, filename, lineno, line)
 
 
 def _blame(message: str, cause: BaseException | None, code: int) -> int:

@@ -287,7 +287,8 @@ def problem_and_times(
         made = named(table)
         return made, client_times(times, made.num_clients, *rest, **availability)
     known = client_times(times, clients, *rest, **availability)
-    return named(table, known.num_clients), known
+    asked = {} if clients is None else {"clients": clients}
+    return named({**asked, **table}, known.num_clients), known
 
 
 def refuse_without_problem(**given: object) -> None:

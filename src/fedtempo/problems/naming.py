@@ -38,18 +38,16 @@ def named(spec: Mapping[str, Any], clients: int | None = None) -> Problem:
     takes = count is not None and PROBLEMS.takes(spec, "clients")
     made = PROBLEMS.from_spec({**table, "clients": count} if takes else table)
     there, name = made.num_clients, PROBLEMS.name_of(spec)
+    own = f"let {name} {'make as many clients as it is asked for' if takes else 'take clients as an argument'}"
+    if isinstance(asked, int) and there != asked:
+        raise InputError(
+            f"problem {name} has {there} clients, but {asked} were asked for; leave the number out, or {own}"
+        )
     if clients is not None and there != clients:
-        if not takes:
-            cure = f"let {name} take clients as an argument"
-        elif asked is None:
-            cure = f"let {name} make as many clients as it is asked for"
-        else:
-            cure = f"ask for clients = {clients} (--set clients={clients} on the command line)"
+        cure = own if asked is None else f"ask for {clients} clients (clients = {clients} in a file, or --set)"
         raise InputError(
             f"problem {name} has {there} clients, but there are times of {clients}; give {there} times, or {cure}"
         )
-    if isinstance(asked, int) and there != asked:
-        raise InputError(f"problem {name} has {there} clients, but {asked} were asked for; leave the number out")
     return made
 
 

@@ -101,14 +101,15 @@ def _published_fedbuff(size: int, staleness: object = "polynomial:0.5") -> Schem
 
 def _fednova(steps: object) -> Scheme:
     """`steps` as a list, or as text: 1,2,5."""
-    given = steps.split(",") if isinstance(steps, str) else steps
-    try:
-        taken = [int(one) for one in given] if isinstance(steps, str) else given  # type: ignore[union-attr]
-    except ValueError:
+    if not isinstance(steps, str):
+        return published.FedNova(steps)  # type: ignore[arg-type]
+    parts = steps.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
         raise InputError(
-            f"scheme fednova: steps {steps!r} are not whole numbers; give local steps of each client, as fednova:1,2,5"
-        ) from None
-    return published.FedNova(taken)  # type: ignore[arg-type]
+            f"scheme fednova: steps {steps!r} are not whole numbers; give the local steps of each client, as "
+            "fednova:1,2,5"
+        )
+    return published.FedNova([int(part) for part in parts])
 
 
 def _fedau(scheme: object, cutoff: int = 50) -> Scheme:

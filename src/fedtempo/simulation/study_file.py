@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fedtempo import compat
 from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.times_text import (
     AVAILABILITY,
@@ -168,6 +169,9 @@ def times_of(table: Mapping[str, Any], clients: int) -> ClientTimes:
     given = table["times"]
     text = ",".join(str(t) for t in given) if isinstance(given, list) else str(given)
     law, spread, resolution = (None if table.get(k) is None else str(table[k]) for k in _TIMES[1:4])
+    if spread is not None and law in ("lognormal", "uniform"):
+        compat.warn(f"[times] spread = {spread}", f'law = "{law}:{spread}"')
+        law, spread = f"{law}:{spread}", None
     count = clients if _counts_nobody(table) else None
     times = with_bandwidth(read_times(text, count, law, spread, resolution), **{k: table.get(k) for k in BANDWIDTH})
     return with_availability(times, **{key: table.get(key) for key in AVAILABILITY})
