@@ -36,7 +36,7 @@ def _option(flag: str, *short: str, help: str, panel: str | None, default: str |
 
 Clients = Annotated[
     int | None,
-    _option("--clients", "-M", help="How many clients, for F<X> and devices.", panel=_TIMES, default="the problem's"),
+    _option("--clients", "-M", help="How many clients, for F<X> and devices.", panel=_TIMES),
 ]
 _TIMES_HELP = (
     "F<X> as in the paper (F80: the fastest client needs a fifth of 1), a list 1,2,5/2, published devices by name "
