@@ -12,9 +12,14 @@
 Every message says what was given, why it cannot work and what to change. An interrupted command exits with 130.
 """
 
+import sysconfig
+from pathlib import Path
+from traceback import walk_tb
 from typing import ClassVar
 
 INTERRUPTED = 130
+_OURS = Path(__file__).parent
+_NOT_THE_USERS = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
 
 
 class FedtempoError(Exception):
@@ -57,3 +62,25 @@ class Interrupted(FedtempoError):
     """Stopped by the user; what was done so far is kept."""
 
     exit_code = INTERRUPTED
+
+
+def user_line(error: BaseException) -> str | None:
+    """Where in the user's own files an error came up, as "line 12 of mine.py"; None if it did nowhere there.
+
+    Code of one's own is what is neither fedtempo's, nor Python's, nor an installed package's.
+    """
+    if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
+        return f"line {error.lineno} of {Path(error.filename).name}"
+    found = None
+    for frame, line in walk_tb(error.__traceback__):
+        path = Path(frame.f_code.co_filename)
+        if path.is_file() and not any(path.is_relative_to(home) for home in (_OURS, *_NOT_THE_USERS)):
+            found = f"line {line} of {path.name}"
+    return found
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error of somebody else's code: its type and the first line of what it says."""
+    said = str(error).strip()
+    first = said.splitlines()[0] if said else ""
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

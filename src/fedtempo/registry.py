@@ -27,7 +27,7 @@ from inspect import Parameter, Signature, signature
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedtempo.errors import FedtempoError, InputError
+from fedtempo.errors import FedtempoError, InputError, in_one_line, user_line
 
 T = TypeVar("T")
 
@@ -109,7 +109,8 @@ class Registry(Generic[T]):
             made = self._own(name, texts, table, where)
         made = self._finish(made)
         if not isinstance(made, self.makes):
-            raise InputError(f"{where}: {name} returned a {type(made).__name__}; it must return {self._wanted}")
+            what = "None" if made is None else f"a {type(made).__name__}"
+            raise InputError(f"{where}: {name} returned {what}; it must return {self._wanted}")
         return made  # type: ignore[return-value]
 
     def name_of(self, given: object, where: str | None = None) -> str:
@@ -122,6 +123,28 @@ class Registry(Generic[T]):
         if name not in self:
             self._found(name, where or self.kind)
         return name
+
+    def takes(self, given: object, key: str, where: str | None = None) -> bool:
+        """Whether what a text or table names can be given an argument of this name; one's own is imported."""
+        takes = self._parameters(given, where)
+        return key in takes or any(p.kind is Parameter.VAR_KEYWORD for p in takes.values())
+
+    def default(self, given: object, key: str, where: str | None = None) -> object:
+        """What an argument is unless given; None if there is no such argument, or nothing is said."""
+        found = self._parameters(given, where).get(key)
+        return None if found is None or found.default is Parameter.empty else found.default
+
+    def _parameters(self, given: object, where: str | None) -> Mapping[str, Parameter]:
+        """What can be given by name."""
+        name = self.name_of(given, where)
+        if name in self:
+            return _signature(self.known[self._aliases.get(name, name)])
+        found = self._found(name, where or self.kind)
+        if isinstance(found, self.makes) or not callable(found):
+            return {}
+        make: Any = self._adapt(found)
+        by_place = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
+        return {key: p for key, p in _signature(make).items() if p.kind not in by_place}
 
     @property
     def _wanted(self) -> str:
@@ -193,12 +216,16 @@ class Registry(Generic[T]):
         arguments = self._arguments(make, name, texts, table)
         try:
             return make(**arguments)
-        except FedtempoError:
-            raise
+        except FedtempoError as error:
+            where = None if name in self or type(error) is not InputError else user_line(error)
+            if where is None:
+                raise
+            raise InputError(f"{self.kind} {name}: {error} ({where})") from error
         except Exception as error:
-            why = error if isinstance(error, (TypeError, ValueError)) else f"{type(error).__name__}: {error}"
-            given = f"{arguments} does not do" if arguments else "it cannot be made"
-            raise InputError(f"{self.kind} {name}: {given} ({why}); check its values") from error
+            given = f" with {', '.join(f'{key}={value!r}' for key, value in arguments.items())}" if arguments else ""
+            where = None if name in self else user_line(error)
+            cure = "; check what it is given" if where is None else f" ({where})"
+            raise InputError(f"{self.kind} {name}: it fails{given}: {in_one_line(error)}{cure}") from error
 
     def _arguments(
         self, make: Callable[..., object], name: str, texts: list[str], table: dict[str, Any]
@@ -220,12 +247,13 @@ class Registry(Generic[T]):
         if not any(p.kind is Parameter.VAR_KEYWORD for p in takes.values()):
             for key in found:
                 if key not in keys:
-                    raise InputError(
-                        f"{who}: the key {key!r} does not exist{nearest(key, keys) if keys else '; it has none'}"
-                    )
+                    instead = nearest(key, keys) if keys else "; it takes no arguments"
+                    raise InputError(f"{who}: the key {key!r} does not exist{instead}")
         for key in keys:
             if takes[key].default is Parameter.empty and key not in found:
-                raise InputError(f"{who}: it needs {key}; write {{name = {name!r}, {key} = …}}; {_takes(keys)}")
+                raise InputError(
+                    f"{who}: it needs {key}; write {name}:{key}=…, or {key} = … in its table; {_takes(keys)}"
+                )
         return found
 
 
@@ -328,7 +356,7 @@ def imported(place: str, where: str, makes: tuple[type, ...] = ()) -> object:
     """The attribute at ``package.module:attribute``, from the current directory or among installed packages."""
     home, _, attribute = place.partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in home.split(".")):
-        raise InputError(f'{where}: {place!r} is no place of anything; write it as "package.module:attribute"')
+        raise InputError(f'{where}: {place!r} is not the name of anything; write it as "package.module:attribute"')
     with nullcontext() if home.split(".")[0] == "fedtempo" else _current_directory():
         try:
             module = import_module(home)
@@ -338,27 +366,34 @@ def imported(place: str, where: str, makes: tuple[type, ...] = ()) -> object:
                     f"{where}: there is no module {error.name!r}, in {os.getcwd()} or installed; "
                     "run from the folder that holds it, or install it"
                 ) from error
-            raise InputError(f"{where}: importing {home} fails: {error}") from error
+            raise InputError(f"{where}: importing {home} fails: {error}{_at(error)}; install it") from error
         except Exception as error:
-            raise InputError(f"{where}: importing {home} fails: {type(error).__name__}: {error}") from error
+            said = in_one_line(error)
+            raise InputError(f"{where}: importing {home} fails: {said}{_at(error)}") from error
         if not hasattr(module, attribute):
-            near = difflib.get_close_matches(attribute, [name for name in vars(module) if name[0] != "_"], n=1)
+            there = _public(module, makes)
+            others = [name for name, value in vars(module).items() if name[0] != "_" and callable(value)]
+            near = difflib.get_close_matches(attribute, there or others, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise InputError(
-                f"{where}: {place} is not in it; {hint}{home} has {_public(module, makes) or 'other things'}"
+                f"{where}: {place} is not in it; {hint}{home} has {', '.join(there[:20]) or 'other things'}"
             )
         return getattr(module, attribute)
 
 
-def _public(module: ModuleType, makes: tuple[type, ...]) -> str:
+def _at(error: Exception) -> str:
+    where = user_line(error)
+    return "" if where is None or f"({where[where.index('of ') + 3 :]}, " in str(error) else f" ({where})"
+
+
+def _public(module: ModuleType, makes: tuple[type, ...]) -> list[str]:
     """What of a module could be meant: its own functions and classes, and objects of the kind."""
     there = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    own = [
+    return [
         name
         for name, value in there.items()
         if isinstance(value, makes) or (callable(value) and getattr(value, "__module__", None) == module.__name__)
     ]
-    return ", ".join(own[:20])
 
 
 @contextmanager

@@ -152,7 +152,7 @@ def test_a_folder_that_is_taken(run, tmp_path) -> None:
         ("", "run --seeds 0", 2, "at least 1"),
         ("", "run --seeds x", 2, "neither a number of seeds"),
         ("", "run --clients 0", 2, "at least 1"),
-        ("", "run --times 1,2,3", 2, "20"),
+        ("", "run --clients 20 --times 1,2,3", 2, "20 clients, but there are times of 3"),
         ("", "run --until 0.1 --scheme fedavg", 2, "no round ends by 1/10"),
         ("", "run --weights idnetical", 2, "time-based, identical, importance"),
         ("", "run --partition dirichlt:1", 2, "dirichlet:ALPHA"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
+from collections.abc import Mapping
 from typing import Annotated
 
 import click
@@ -75,7 +77,7 @@ def run() -> int:
         return 2
     except click.UsageError as error:  # an unknown option, a missing one
         where = error.ctx.command_path if error.ctx else "fedtempo"
-        raise InputError(f"{error.format_message()} (see {where} --help)") from None
+        raise InputError(f"{_elsewhere(error) or _said_once(error)} (see {where} --help)") from None
     except SystemExit:  # what Typer makes of a reader that has gone
         raise BrokenPipeError from None
     except click.Abort:
@@ -83,3 +85,47 @@ def run() -> int:
     if code == INTERRUPTED:  # what Typer makes of Ctrl-C
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
+
+
+_PLAIN_SGD = "it is about plain local SGD and weighted sums of updates"
+_ALWAYS_THERE = "its quantities and bounds are those of clients that are always there"
+_NO_MODEL = "a timeline is about who contributes when, and no model is trained"
+_TRAINING = ("solver", "momentum", "clip", "draw", "schedule", "correction", "server", "compression", "compensate")
+_WHY: dict[str, dict[str, str]] = {
+    "plan": dict.fromkeys(_TRAINING, _PLAIN_SGD) | {"seeds": "a plan has one seed, --seed"},
+    "theory": dict.fromkeys(_TRAINING, _PLAIN_SGD)
+    | dict.fromkeys(("failure", "on", "off", "absences", "period"), _ALWAYS_THERE)
+    | {"step": "the bounds are those of the paper's step", "seeds": "it draws one timeline, --seed"},
+    "timeline": dict.fromkeys(
+        ("problem", "partition", "set", "data-dir", "lr", "steps", "batch-size", "server-lr", *_TRAINING), _NO_MODEL
+    )
+    | dict.fromkeys(("weights", "step"), "they change what an update counts for, and not when it comes")
+    | {"seeds": "a timeline has one seed, --seed"},
+    "run": {
+        "importance": "the problem has its own; --set importance=rows may change it",
+        "seed": "a study has several seeds, as --seeds 3 or --seeds 0,5,7",
+        "json": "the results are in the folder, as history.nc",
+    },
+}
+"""By command: why a flag of another command is not there."""
+
+
+def _elsewhere(error: click.UsageError) -> str | None:
+    """Which commands have an option that this one has not; None where nobody has it."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None or error.ctx.parent is None:
+        return None
+    here, flag = error.ctx.info_name or "", error.option_name
+    group = error.ctx.parent.command
+    others: Mapping[str, click.Command] = getattr(group, "commands", {})
+    having = [name for name, other in others.items() if any(flag in one.opts for one in other.params)]
+    if not having:
+        return None
+    why = _WHY.get(here, {}).get(flag.lstrip("-"))
+    because = f" ({why})" if why else ""
+    have = f"{having[0]} has" if len(having) == 1 else f"{', '.join(having[:-1])} and {having[-1]} have"
+    return f"{flag}: fedtempo {here} does not have it{because}; fedtempo {have} it"
+
+
+def _said_once(error: click.UsageError) -> str:
+    """The parser's own message; what it suggests twice is said once."""
+    return re.sub(r"(Did you mean [^?]*\?)(\s*\1)+", r"\1", error.format_message())

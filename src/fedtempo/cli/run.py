@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtempo.cli import options as o
-from fedtempo.cli.data import DataDir
 from fedtempo.clock.times_text import AVAILABILITY, BANDWIDTH
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.registry import NotImported, Registry, only_named
@@ -32,32 +31,14 @@ def run(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the study that is in the folder.")] = False,
     trust: Annotated[
-        bool, typer.Option("--trust", help="With --resume: import the code of one's own that the study names.")
+        bool, typer.Option("--trust", help="With --resume: import the code that the study names.")
     ] = False,
-    problem: Annotated[
-        str | None,
-        typer.Option(
-            "--problem",
-            help="digits, mnist, cifar10, shakespeare, quadratics, or package.module:function.",
-            show_default="digits",
-        ),
-    ] = None,
+    problem: Annotated[str | None, o.problem_option("digits")] = None,
     clients: o.Clients = None,
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition",
-            help="iid, dirichlet:0.1, shards:2, one-label; repeated: all of them.",
-            show_default="dirichlet:0.1",
-        ),
-    ] = None,
-    data_dir: DataDir = None,
-    times: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--times", help="F<X>, a list, a trace file, or a run's folder; repeated: all of them.", show_default="F80"
-        ),
-    ] = None,
+    partition: o.SeveralPartitions = None,
+    settings: o.Settings = None,
+    data_dir: o.DataDir = None,
+    times: o.SeveralTimes = None,
     law: o.Law = None,
     spread: o.Spread = None,
     resolution: o.Resolution = None,
@@ -71,73 +52,121 @@ def run(
     buffer: o.Buffers = None,
     sample: o.Samples = None,
     stage: o.Stages = None,
-    weights: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--weights", help="time-based, identical, importance, or module:Rule; repeat for more.", show_default=False
-        ),
-    ] = None,
+    weights: o.SeveralWeights = None,
     correction: Annotated[
         str | None,
         typer.Option(
             "--correction",
-            help="For all schemes: fedprox:0.1, feddane:0.1, feddyn:1, scaffold, or module:Class.",
+            help="For all schemes: fedprox:0.1, feddane:0.1, feddyn:1, scaffold, or package.module:attribute.",
             show_default=False,
+            rich_help_panel="Schemes",
         ),
     ] = None,
     server: Annotated[
         str | None,
         typer.Option(
             "--server",
-            help="For all schemes: slowmo:0.9, fedadam, fedyogi, fedadagrad, optax:adam, or module:Class.",
+            help="Server optimizer for all schemes: slowmo:0.9, fedadam, fedyogi, fedadagrad, optax:adam, or "
+            "package.module:attribute.",
             show_default=False,
+            rich_help_panel="Schemes",
         ),
     ] = None,
     compression: Annotated[
         str | None,
         typer.Option(
-            "--compression", help="For all schemes: topk:0.01, qsgd:4, lowrank:2, or module:Class.", show_default=False
+            "--compression",
+            help="For all schemes: topk:0.01, qsgd:4, lowrank:2, or package.module:attribute.",
+            show_default=False,
+            rich_help_panel="Schemes",
         ),
     ] = None,
     compensate: Annotated[
         str | None,
         typer.Option(
-            "--compensate", help="How rare clients count for more: weights, rate or work.", show_default="weights"
+            "--compensate",
+            help="How clients that contribute rarely count for more: weights, rate or work.",
+            show_default="weights",
+            rich_help_panel="Schemes",
         ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", help="Virtual time at which all runs end.", show_default="100")
+        str | None, typer.Option("--until", help="Virtual time at which training ends.", show_default="100")
     ] = None,
-    lr: Annotated[
+    steps: o.Steps = None,
+    batch_size: o.BatchSize = None,
+    lr: Annotated[list[str] | None, o.lr_option("auto: searched")] = None,
+    server_lr: o.ServerLr = None,
+    momentum: Annotated[
         list[str] | None,
-        typer.Option("--lr", help="Local learning rates, as 0.1,0.3; auto searches them.", show_default="auto"),
+        typer.Option(
+            "--momentum",
+            help="Momentum of the local steps; several as 0,0.9.",
+            show_default=False,
+            rich_help_panel="Problem and local work",
+        ),
     ] = None,
-    steps: Annotated[
-        list[str] | None, typer.Option("--steps", help="Local steps K; a list is a dimension.", show_default=False)
+    clip: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--clip",
+            help="Largest norm of a gradient; several as 1,10.",
+            show_default=False,
+            rich_help_panel="Problem and local work",
+        ),
     ] = None,
-    batch_size: Annotated[
-        list[str] | None, typer.Option("--batch-size", help="Rows a step; 'all' for all.", show_default=False)
+    solver: Annotated[
+        str | None,
+        typer.Option(
+            "--solver",
+            help="Local solver: sgd, the name of an Optax solver, or package.module:function.",
+            show_default="sgd",
+            rich_help_panel="Problem and local work",
+        ),
+    ] = None,
+    draw: Annotated[
+        str | None,
+        typer.Option(
+            "--draw",
+            help="How rows are drawn: uniform (with replacement) or epochs (each row once an epoch).",
+            show_default="uniform",
+            rich_help_panel="Problem and local work",
+        ),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            help="Of the local learning rate: constant, or horizon (lr divided by the root of steps times rounds).",
+            show_default="constant",
+            rich_help_panel="Problem and local work",
+        ),
     ] = None,
     step: o.Step = None,
-    server_lr: Annotated[
-        list[str] | None, typer.Option("--server-lr", help="Server learning rates.", show_default=False)
-    ] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", help="How many seeds, or a list as 0,5,7.", show_default="3")
+        str | None,
+        typer.Option(
+            "--seeds",
+            help="Seeds of random times, sampling, batches and first models: how many, or a list as 0,5,7.",
+            show_default="3",
+        ),
     ] = None,
-    points: Annotated[int | None, typer.Option("--points", help="Measuring times.", show_default="101")] = None,
+    points: Annotated[
+        int | None, typer.Option("--points", help="At how many times to measure.", show_default="101")
+    ] = None,
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="float32, float64 or tensorfloat32.", show_default="float32")
     ] = None,
-    engine: Annotated[str | None, typer.Option("--engine", help="auto, events, waves.", show_default="auto")] = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="auto, events or waves.", show_default="auto")] = None,
     target: o.Target = None,
     verbose: o.Verbose = 0,
     quiet: o.Quiet = False,
 ) -> None:
     """Train under several schemes, learning rates and seeds; results, table and figure go to a folder.
 
-    STUDY is a TOML file; without it, digits with 20 unequal clients. Flags override the file. Ctrl-C stops the study
-    and keeps what it has; --resume goes on.
+    STUDY is a TOML file; without it, digits with 20 unequal clients. Flags override the file.
+
+    Ctrl-C stops the study and keeps what it has; --resume goes on.
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
@@ -145,6 +174,7 @@ def run(
         problem=problem,
         clients=clients,
         partition=partition,
+        settings=settings,
         data_dir=None if data_dir is None else str(data_dir),
         times=times,
         law=law,
@@ -165,6 +195,11 @@ def run(
         lr=lr,
         steps=steps,
         batch_size=batch_size,
+        momentum=momentum,
+        clip=clip,
+        solver=solver,
+        draw=draw,
+        schedule=schedule,
         step=step,
         server_lr=server_lr,
         seeds=seeds,
@@ -204,6 +239,9 @@ def _name_of(problem: dict[str, Any]) -> str:
     return str(first["name"]).rpartition(":")[2]
 
 
+_NUMBERS = ("lr", "steps", "batch_size", "momentum", "clip", "server_lr")
+
+
 def _flags(**given: Any) -> dict[str, Any]:
     schemes = given.pop("schemes")
     kept = {name: value for name, value in given.items() if value not in (None, [])}
@@ -220,17 +258,18 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
     if "problem" in flags and flags["problem"] != tables["problem"].get("name", DEFAULT["problem"]["name"]):
         tables["problem"] = {"name": flags["problem"]}
     changed: dict[str, Any] = {name: flags[name] for name in ("clients", "data_dir") if name in flags}
+    changed |= o.read_settings(flags.get("settings"))
     tables["problem"] = _changed("partition", tables["problem"], changed, flags.get("partition"))
     if {"times", "law"} & flags.keys() and not several(tables["times"]):
         kept = {*AVAILABILITY, *BANDWIDTH, *(() if "times" in flags else ("times",))}
         tables["times"] = {k: v for k, v in tables["times"].items() if k in kept}
     changed = {k: flags[k] for k in ("law", "spread", "resolution", *AVAILABILITY) if k in flags}
     tables["times"] = _changed("times", tables["times"], changed, flags.get("times"))
-    readers = {"lr": _rate, "steps": int, "batch_size": _rows}
-    tables["local"] |= {k: _list(f"--{k.replace('_', '-')}", flags[k], readers[k]) for k in readers if k in flags}
+    numbers = o.local_table(**{k: flags[k] for k in _NUMBERS if k in flags})
+    if "server_lr" in numbers:
+        out["server_lr"] = numbers.pop("server_lr")
+    tables["local"] |= numbers | {k: flags[k] for k in ("solver", "draw", "schedule") if k in flags}
     out |= {name: table for name, table in tables.items() if table}
-    if "server_lr" in flags:
-        out["server_lr"] = _list("--server-lr", flags["server_lr"], float)
     if "seeds" in flags:
         out["seeds"] = _seeds(flags["seeds"])
     out |= {k: flags[k] for k in ("weights", "step", "until", "points", "dtype", "engine") if k in flags}
@@ -260,34 +299,16 @@ def _changed(flag: str, table: dict[str, Any], changed: dict[str, Any], given: l
 
 def _schemes(description: dict[str, Any], names: Any, waits: Any, buffers: Any, samples: Any, stages: Any) -> Any:
     """The schemes that the flags name, as tables; some of their defaults depend on the clients' times."""
-    from fedtempo.simulation.study_file import merged, several, times_of
+    from fedtempo.problems.naming import num_clients
+    from fedtempo.simulation.study_file import known_times, merged, several, times_of
 
     whole = merged({k: v for k, v in description.items() if k != "schemes"})
     problem, table = (next(iter(t.values())) if several(t) else t for t in (whole["problem"], whole["times"]))
-    clients = problem.get("clients", 10)
-    times = times_of(table, clients if isinstance(clients, int) else 10)
+    times = known_times(table)
+    if times is None:
+        times = times_of(table, num_clients(problem))
     found = o.scheme_tables(names, times, waits=waits, buffers=buffers, samples=samples, stages=stages)
     return list((found or {}).values())
-
-
-def _list(flag: str, given: list[str], read: Any) -> Any:
-    """One number stays one; several make a list."""
-    parts = [part.strip() for text in given for part in text.split(",") if part.strip()]
-    try:
-        values = [read(part) for part in parts]
-    except ValueError:
-        raise InputError(f"{flag}: {', '.join(given)!r} is not a number or a list such as 0.1,0.3") from None
-    if not values:
-        raise InputError(f"{flag}: the list is empty; give at least one number")
-    return values if len(values) > 1 else values[0]
-
-
-def _rate(text: str) -> float | str:
-    return text if text == "auto" else float(text)
-
-
-def _rows(text: str) -> int | str:
-    return text if text == "all" else int(text)
 
 
 def _seeds(text: str) -> list[int]:
@@ -296,7 +317,7 @@ def _seeds(text: str) -> list[int]:
     except ValueError:
         raise InputError(f"--seeds: {text!r} is neither a number of seeds nor a list such as 0,5,7") from None
     if "," not in text and values[0] < 1:
-        raise InputError(f"--seeds: {text} seeds make no study; give at least 1")
+        raise InputError(f"--seeds: {text} seeds leave nothing to run; give at least 1")
     return values if "," in text else list(range(values[0]))
 
 

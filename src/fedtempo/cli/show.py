@@ -36,10 +36,14 @@ def show(
     ],
     out: Annotated[
         list[Path] | None,
-        typer.Option("--out", help="Draw there instead: file.svg, .png or .pdf; repeat for more.", show_default=False),
+        typer.Option(
+            "--out",
+            help="Draw into this file: x.svg, .png or .pdf; repeat for more.",
+            show_default="a folder's own pictures; none for a history file",
+        ),
     ] = None,
     measure: Annotated[
-        str | None, typer.Option("--measure", help="Draw this measure alone, as test_accuracy.", show_default=False)
+        str | None, typer.Option("--measure", help="Draw only this measure, as test_accuracy.", show_default=False)
     ] = None,
     scheme: Annotated[
         str | None,
@@ -53,9 +57,13 @@ def show(
 ) -> None:
     """Print what happened in a study or in a run on Flower, and draw it.
 
-    RESULTS is a study's folder, of one that is still running too, a history file (.nc), or the checkpoint folder of a
-    run with fedtempo.flower: then reality is compared with simulation and plan. What a folder names is printed and
-    never imported; --scheme names a rule of your own, so that it can be simulated.
+    RESULTS is a study's folder (also while it runs), a history file (.nc), or the checkpoint folder of a run on Flower.
+
+    A folder gets its pictures, as under fedtempo run; a history file is drawn only with --out.
+
+    A run on Flower is compared with simulation and plan. What a folder names is printed, never imported:
+
+    --scheme names a rule of your own, so that it can be simulated.
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
@@ -86,7 +94,9 @@ def show(
             if started
             else f"{results}: no study is there, and no run of fedtempo.flower; check the path"
         )
-    present(History.load(path), path.parent, out=out, measure=measure, target=target)
+    if measure is not None and not results.is_dir() and not out:
+        raise InputError(f"--measure: it is drawn, so say where, as --out {measure}.svg")
+    present(History.load(path), results if results.is_dir() else None, out=out, measure=measure, target=target)
 
 
 def present_run(folder: Path, out: list[Path] | None = None) -> None:
@@ -106,19 +116,22 @@ def present_run(folder: Path, out: list[Path] | None = None) -> None:
 
 def present(
     history: History,
-    folder: Path,
+    folder: Path | None,
     *,
     out: list[Path] | None = None,
     measure: str | None = None,
     target: float | None = None,
 ) -> None:
-    """The table on standard output, the figures in the folder."""
+    """The table on standard output; the figures where `out` says, or in the study's own folder, if it has one."""
     from fedtempo.report.history_figure import save_study
     from fedtempo.report.history_text import show_history
 
     show_history(history, target=target)
     name = measure or "study"
-    paths = out or [folder / f"{name}.png", folder / f"{name}.svg"]
+    paths = out or ([] if folder is None else [folder / f"{name}.png", folder / f"{name}.svg"])
+    if not paths:
+        typer.echo("\nNothing is drawn; add --out study.svg for a picture.")
+        return
     for path in paths:
         if measure is None:
             save_study(history, path, target=target)

@@ -16,7 +16,6 @@ from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import full_timeline, stream
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import exact, text
-from fedtempo.clock.times_text import read_times, with_availability
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
 
@@ -29,7 +28,9 @@ MAX_DRAWN = 20_000
 
 def timeline(
     times: o.Times,
-    until: Annotated[str, typer.Option("--until", help="Time at which to stop: rounds that end at or before it.")],
+    until: Annotated[
+        str, typer.Option("--until", help="Virtual time at which to stop; rounds that end by then are shown.")
+    ],
     clients: o.Clients = None,
     law: o.Law = None,
     spread: o.Spread = None,
@@ -47,7 +48,8 @@ def timeline(
     importance: o.ImportanceText = None,
     seed: o.Seed = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Draw it: timeline.svg, .png or .pdf.", show_default=False)
+        Path | None,
+        typer.Option("--out", help="Draw it into this file: timeline.svg, .png or .pdf.", show_default=False),
     ] = None,
     as_json: o.AsJson = False,
     verbose: o.Verbose = 0,
@@ -56,14 +58,8 @@ def timeline(
     """Show the rounds of one scheme: when each ends, who contributes, from which model version."""
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
-    known = with_availability(
-        read_times(times, clients, law, spread, resolution),
-        failure=failure,
-        on=on,
-        off=off,
-        absences=absences,
-        period=period,
-    )
+    availability = {"failure": failure, "on": on, "off": off, "absences": absences, "period": period}
+    known = o.client_times(times, clients, law, spread, resolution, **availability)
     chosen = o.read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
     if chosen is None or len(chosen) != 1:
         asked = "none" if chosen is None else ", ".join(c.label for c in chosen)

@@ -1,7 +1,12 @@
-"""Problems by name, as study files have them: {"name": "digits", "clients": 20, "partition": "dirichlet:0.1"}.
+"""Problems by name, as flags and study files have them: {"name": "digits", "clients": 20, "partition": "iid"}.
 
-A name "package.module:function" is a function of one's own that returns a Problem, found in the current directory or
-among installed packages, and is called with the other keys.
+A name "package.module:function" is a function of one's own that returns a Problem, or a Problem itself, found in the
+current directory or among installed packages. What it is called with is the same wherever it is named:
+
+    clients        where it takes that: as many as are asked for, or as there are client times
+    other keys     as they are given; one that the function does not take is refused
+
+The problem must have as many clients as there are client times. docs/problems.md is the guide.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedtempo.errors import InputError
 from fedtempo.problems.classification import digits
 from fedtempo.problems.images import cifar10, mnist
 from fedtempo.problems.problem import Problem
@@ -24,6 +30,30 @@ PROBLEMS: Registry[Problem] = Registry(
 """Problems by name."""
 
 
-def named(spec: Mapping[str, Any]) -> Problem:
-    """The problem that a study file describes."""
-    return PROBLEMS.from_spec(spec)
+def named(spec: Mapping[str, Any], clients: int | None = None) -> Problem:
+    """The problem that a table describes; `clients`: how many client times there are, if that is known."""
+    table = dict(spec)
+    asked = table.pop("clients", None)
+    count = clients if asked is None else asked
+    takes = count is not None and PROBLEMS.takes(spec, "clients")
+    made = PROBLEMS.from_spec({**table, "clients": count} if takes else table)
+    there, name = made.num_clients, PROBLEMS.name_of(spec)
+    own = f"let {name} {'make as many clients as it is asked for' if takes else 'take clients as an argument'}"
+    if isinstance(asked, int) and there != asked:
+        raise InputError(
+            f"problem {name} has {there} clients, but {asked} were asked for; leave the number out, or {own}"
+        )
+    if clients is not None and there != clients:
+        cure = own if asked is None else f"ask for {clients} clients (clients = {clients} in a file, or --set)"
+        raise InputError(
+            f"problem {name} has {there} clients, but there are times of {clients}; give {there} times, or {cure}"
+        )
+    return made
+
+
+def num_clients(spec: Mapping[str, Any]) -> int:
+    """How many clients the problem of a table has, where the times do not say; one's own may have to be made."""
+    asked = spec.get("clients")
+    if asked is None:
+        asked = PROBLEMS.default(spec, "clients")
+    return asked if isinstance(asked, int) else named(spec).num_clients

@@ -3,11 +3,15 @@
     {name = "fedfix", wait = "1/2", correction = "fedprox:0.1", server = "fedadam", compression = "topk:0.01"}
     {name = "my_rules:EveryOther", size = 2}
 
-One's own is a `Scheme` or a `WaitingRule`: a class, an object, or a function that returns one.
+The published ones (``fedasync:0.6``, ``fedbuff-published:5``, ``fednova:1,2,5``, …) are named like the others. Where an
+argument is itself something with a number, the number stands in brackets: ``cutoff:fedfix(1/2):20``,
+``fedasync:0.6:hinge(10,4)``. One's own is a `Scheme` or a `WaitingRule`: a class, an object, or a function that returns
+one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,20 +83,47 @@ def _scheme(made: object) -> object:
 def _stages(stages: Sequence[Any]) -> Scheme:
     for stage in stages:
         if not isinstance(stage, Mapping) or not stage.keys() <= {"wait", "rounds"}:
-            raise InputError(f"scheme fedfix-stages: {stage!r} is no stage; write {{wait = '1/4', rounds = 10}}")
+            raise InputError(f"scheme fedfix-stages: {stage!r} is not a stage; write {{wait = '1/4', rounds = 10}}")
     return schemes.StagedFedFix([(stage.get("wait", ""), stage.get("rounds")) for stage in stages])
 
 
 def _cured(criterion: object, window: int, biased: int) -> Scheme:
-    return schemes.CuredSampling(scheme_of(criterion, "criterion"), window=window, biased=biased)
+    return schemes.CuredSampling(scheme_of(_inner(criterion), "criterion"), window=window, biased=biased)
+
+
+def _fedasync(mixing: float = 0.6, staleness: object = "polynomial:0.5", mu: float | None = None) -> Scheme:
+    return published.FedAsync(mixing, _inner(staleness), mu)  # type: ignore[arg-type]
+
+
+def _published_fedbuff(size: int, staleness: object = "polynomial:0.5") -> Scheme:
+    return published.FedBuff(size, _inner(staleness))  # type: ignore[arg-type]
+
+
+def _fednova(steps: object) -> Scheme:
+    """`steps` as a list, or as text: 1,2,5."""
+    if not isinstance(steps, str):
+        return published.FedNova(steps)  # type: ignore[arg-type]
+    parts = steps.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise InputError(
+            f"scheme fednova: steps {steps!r} are not whole numbers; give the local steps of each client, as "
+            "fednova:1,2,5"
+        )
+    return published.FedNova([int(part) for part in parts])
 
 
 def _fedau(scheme: object, cutoff: int = 50) -> Scheme:
-    return published.FedAU(scheme_of(scheme), cutoff)
+    return published.FedAU(scheme_of(_inner(scheme)), cutoff)
 
 
 def _cutoff(scheme: object, limit: int) -> Scheme:
-    return published.CutOff(scheme_of(scheme), limit)
+    return published.CutOff(scheme_of(_inner(scheme)), limit)
+
+
+def _inner(given: object) -> object:
+    """A name with its numbers in brackets, as text has it inside another: fedfix(1/2) is fedfix:1/2."""
+    bracketed = re.fullmatch(r"([\w.-]+)\((.*)\)", given) if isinstance(given, str) else None
+    return given if bracketed is None else ":".join([bracketed[1], *map(str.strip, bracketed[2].split(","))])
 
 
 SCHEMES: Registry[Scheme] = Registry(
@@ -109,9 +140,9 @@ SCHEMES: Registry[Scheme] = Registry(
         "fedfix-stages": _stages,
         "highest-loss": schemes.HighestLossSampling,
         "cured": _cured,
-        "fedasync": published.FedAsync,
-        "fedbuff-published": published.FedBuff,
-        "fednova": published.FedNova,
+        "fedasync": _fedasync,
+        "fedbuff-published": _published_fedbuff,
+        "fednova": _fednova,
         "fedau": _fedau,
         "cutoff": _cutoff,
     },

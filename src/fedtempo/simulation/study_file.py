@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fedtempo import compat
 from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.times_text import (
     AVAILABILITY,
@@ -86,10 +87,27 @@ def merged(description: Description) -> Description:
     known_keys("[local]", local, _LOCAL)
     out["local"] = {**DEFAULT["local"], **local}
     out["times"] = each_setting("times", description.get("times", {}), _merged_times)
-    out["problem"] = each_setting("problem", description.get("problem", {}), _merged_problem)
+    each = out["times"].values() if several(out["times"]) else [out["times"]]
+    counted = not all(_counts_nobody(table) for table in each)
+    out["problem"] = each_setting(
+        "problem", description.get("problem", {}), lambda _, given: _merged_problem(given, counted)
+    )
+    if "schemes" not in description:
+        out["schemes"] = _usual_schemes(out)
     if not isinstance(out["schemes"], list):
         raise InputError("schemes: give a list of tables, as [[schemes]] with a name")
     return out
+
+
+def _usual_schemes(description: Description) -> list[Description]:
+    """The schemes of a study that names none; a buffer holds no more updates than there are clients."""
+    problem, times = (
+        next(iter(t.values())) if several(t) else t for t in (description["problem"], description["times"])
+    )
+    known = known_times(times)
+    clients = problem.get("clients") if known is None else known.num_clients
+    most = clients if isinstance(clients, int) and clients > 0 else DEFAULT["schemes"][-1]["size"]
+    return [{**one, "size": min(one["size"], most)} if "size" in one else one for one in DEFAULT["schemes"]]
 
 
 def _merged_times(where: str, given: Mapping[str, Any]) -> Description:
@@ -97,8 +115,16 @@ def _merged_times(where: str, given: Mapping[str, Any]) -> Description:
     return {**DEFAULT["times"], **given}
 
 
-def _merged_problem(where: str, given: Mapping[str, Any]) -> Description:
-    return {**(DEFAULT["problem"] if given.get("name", "digits") == "digits" else {}), **given}
+def _merged_problem(given: Mapping[str, Any], counted: bool) -> Description:
+    """Digits have defaults; where client times are counted there are as many clients, unless the table says."""
+    if given.get("name", DEFAULT["problem"]["name"]) != DEFAULT["problem"]["name"]:
+        return dict(given)
+    return {k: v for k, v in DEFAULT["problem"].items() if k != "clients" or not counted} | dict(given)
+
+
+def _counts_nobody(times: Mapping[str, Any]) -> bool:
+    """Whether a table of times leaves open how many clients there are."""
+    return isinstance(times["times"], str) and needs_clients(times["times"])
 
 
 def several(table: Mapping[str, Any]) -> bool:
@@ -133,12 +159,20 @@ def check_tables(description: Mapping[str, Any]) -> None:
             raise InputError(f"{name}: {given!r} is not a table; write [{name}] and its keys below")
 
 
+def known_times(table: Mapping[str, Any]) -> ClientTimes | None:
+    """The clients' times where their table says how many there are."""
+    return None if _counts_nobody(table) else times_of(table, 0)
+
+
 def times_of(table: Mapping[str, Any], clients: int) -> ClientTimes:
     """The clients' times from their table."""
     given = table["times"]
     text = ",".join(str(t) for t in given) if isinstance(given, list) else str(given)
     law, spread, resolution = (None if table.get(k) is None else str(table[k]) for k in _TIMES[1:4])
-    count = clients if isinstance(given, str) and needs_clients(given) else None
+    if spread is not None and law in ("lognormal", "uniform"):
+        compat.warn(f"[times] spread = {spread}", f'law = "{law}:{spread}"')
+        law, spread = f"{law}:{spread}", None
+    count = clients if _counts_nobody(table) else None
     times = with_bandwidth(read_times(text, count, law, spread, resolution), **{k: table.get(k) for k in BANDWIDTH})
     return with_availability(times, **{key: table.get(key) for key in AVAILABILITY})
 
@@ -185,10 +219,17 @@ def arguments_of(description: Description, problem: Problem | None = None) -> di
             "engine: the oracle keeps no checkpoints and is for short runs from Python, "
             "ft.simulate(…, engine='oracle'); use auto, events or waves"
         )
+    known: Any = each_setting("times", description["times"], lambda _, table: known_times(table))
+    counted = [one.num_clients for one in (known.values() if isinstance(known, dict) else [known]) if one is not None]
+    count = counted[0] if counted else None
     problems: Any = problem
     if problem is None:
-        problems = each_setting("problem", description["problem"], lambda _, table: named(dict(table)))
-    first = next(iter(problems.values())) if isinstance(problems, dict) else problems
+        problems = each_setting("problem", description["problem"], lambda _, table: named(table, count))
+    clients = (next(iter(problems.values())) if isinstance(problems, dict) else problems).num_clients
+    if isinstance(known, dict):
+        times: Any = {k: times_of(description["times"][k], clients) if t is None else t for k, t in known.items()}
+    else:
+        times = times_of(description["times"], clients) if known is None else known
     plain = {k: description[k] for k in _TOP if k in description and k not in ("problem", "times", "local", "schemes")}
     if "weights" in plain:
         given = plain["weights"] if isinstance(plain["weights"], list) else [plain["weights"]]
@@ -198,7 +239,7 @@ def arguments_of(description: Description, problem: Problem | None = None) -> di
     return {
         "problem": problems,
         "schemes": [scheme_of(spec, "schemes") for spec in description["schemes"]],
-        "times": each_setting("times", description["times"], lambda _, table: times_of(table, first.num_clients)),
+        "times": times,
         "local": local_of(description["local"]),
         **plain,
     }
