@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fedtempo.clock.ticks import text
 from fedtempo.report.page import BLANK, Column, Grid, Line, Page, names, page, table, words
 from fedtempo.report.text import NONE, counted, short
-from fedtempo.theory.bounds import Bound
-from fedtempo.theory.ceiling import Ceiling
 from fedtempo.theory.document import SchemeTheory, Theory
 from fedtempo.theory.tables import Quantities
-from fedtempo.theory.virtual_models import Measured
+
+if TYPE_CHECKING:
+    from fedtempo.theory.bounds import Bound
+    from fedtempo.theory.ceiling import Ceiling
+    from fedtempo.theory.virtual_models import Measured
 
 _VERDICT = {True: "yes", False: "no", None: "open"}
 _LISTED = 3

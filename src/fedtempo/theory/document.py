@@ -314,7 +314,8 @@ def _with_bound(
             local=local,
             server_lr=training.server_lr,
         )
-        made = replace(made, left=residuals(known, made.expected))  # the problem's optima are found once for all
+        left = residuals(known, made.expected)  # the problem's optima are found once for all
+        made = replace(made, left=left, label=begun.scheme.label)
         log.info("%s: Theorem 1 bounds by %.4g", begun.scheme.label, made.theorem_1)
     except InputError as error:
         hint = "; here: --seed 0" if line is None and clients.times.random else ""

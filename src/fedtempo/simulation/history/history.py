@@ -314,7 +314,8 @@ class History(display.Shown):
         return display.history_line(self)
 
     def _repr_html_(self) -> str:
-        return f"{super()._repr_html_()}{self.dataset._repr_html_()}"
+        data = f"<details><summary>dataset</summary>{self.dataset._repr_html_()}</details>"
+        return f"{super()._repr_html_()}{data}"
 
 
 def _module(dataset: xr.Dataset) -> dict[str, Any] | None:
