@@ -16,9 +16,10 @@ history = History(xr.Dataset({"loss": loss}, coords={
     "scheme": ["FedAvg"], "weights": ["time-based"], "seed": [0], "time": np.arange(5.0)}))
 assert history.summary().row("FedAvg").loss == 1.0
 assert loaded() == [], loaded()
-assert "FedAvg" in repr(history)
+assert "1 scheme" in repr(history)
 assert loaded() == ["fedtempo.report", "rich"], loaded()
-assert "<td>FedAvg</td>" in history._repr_html_()
+assert ">FedAvg</td>" in history._repr_html_()
+assert "FedAvg" in str(history)
 assert history.plot().axes
 assert "matplotlib" in loaded()
 """

@@ -2,30 +2,112 @@
 
 An object knows its numbers; tables, sentences and figures are made of them in `fedtempo.report`, with libraries that
 nobody waits for who does not look.
+
+    print(x)       the tables and sentences that the command line prints of it; in a notebook the same as HTML
+    repr(x)        one short line
+    x.table()      its numbers as a pandas DataFrame
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
+from fractions import Fraction
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fedtempo.report.page import Page
 
-def history_text(history: Any) -> str:
-    """The few lines that Python shows of a history."""
-    from fedtempo.report.history_text import described
-
-    return described(history)
+LONGEST = 200
+"""Characters of a repr."""
 
 
-def history_html(history: Any) -> str:
-    """What a notebook shows of it: the lines, the table, the data set."""
-    from fedtempo.report.history_text import html_page
+def one_line(name: str, words: str) -> str:
+    """As "<Plan: 7 schemes for 20 clients>", cut where it would be long."""
+    room = LONGEST - len(name) - len("<: >")
+    return f"<{name}: {words if len(words) <= room else words[: room - 1] + '…'}>"
 
-    return html_page(history)
+
+class Brief:
+    """A dataclass whose repr is one line: its numbers and names; of arrays their shapes alone."""
+
+    def __repr__(self) -> str:
+        held = ((field.name, getattr(self, field.name)) for field in fields(self) if field.repr)  # type: ignore[arg-type]
+        return one_line(type(self).__name__, ", ".join(filter(None, (_brief(name, value) for name, value in held))))
+
+
+def _brief(name: str, value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{name} [{'×'.join(map(str, value.shape))}]"
+    if isinstance(value, float):
+        return f"{name} {value:.4g}"
+    if hasattr(value, "label"):
+        value = value.label
+    return f"{name} {value}" if isinstance(value, int | str | Fraction) else ""
+
+
+PAGES = {
+    "Bound": "theory_tables.bound_page",
+    "Cycle": "client_tables.cycle_page",
+    "History": "history_text.history_page",
+    "Model": "model_table.model_page",
+    "Participation": "client_tables.participation_page",
+    "Plan": "tables.plan_page",
+    "Quantities": "theory_tables.quantities_page",
+    "Recommendation": "recommendation_tables.recommendation_page",
+    "SchemePlan": "tables.scheme_page",
+    "Summary": "history_text.summary_page",
+    "Theory": "theory_tables.theory_page",
+    "Timeline": "tables.timeline_page",
+    "Weights": "client_tables.weights_page",
+}
+"""What makes the tables and sentences of an object, by its class: a module of `fedtempo.report` and its function."""
+
+
+class Shown:
+    """What prints as the command line prints it, and as HTML in a notebook; `PAGES` names who makes that."""
+
+    def __str__(self) -> str:
+        return page_of(self).text()
+
+    def _repr_html_(self) -> str:
+        return page_of(self).html()
+
+
+def page_of(shown: Shown) -> Page:
+    """The tables and sentences of an object."""
+    module, _, function = PAGES[_kind(shown, PAGES)].partition(".")
+    page: Page = getattr(import_module(f"fedtempo.report.{module}"), function)(shown)
+    return page
+
+
+def frame_of(shown: Shown, **options: Any) -> pd.DataFrame:
+    """The numbers of an object as a DataFrame of pandas."""
+    from fedtempo.report.frames import FRAMES
+
+    return FRAMES[_kind(shown, FRAMES)](shown, **options)
+
+
+def _kind(shown: Shown, known: Mapping[str, object]) -> str:
+    """The name of its class, or of the one that this is derived from."""
+    return next(kind.__name__ for kind in type(shown).__mro__ if kind.__name__ in known)
+
+
+def history_line(history: Any) -> str:
+    """A history in one line; an unfinished one says so first."""
+    from fedtempo.report.history_text import headline
+
+    left = int(history.unfinished.sum())
+    state = "" if history.finished and not left else f"not finished, {left} of {history.diverged.size} runs open; "
+    return one_line("History", f"{state}{headline(history)}")
 
 
 def history_figure(history: Any, measure: str, *, over: str, axes: Axes | None, path: str | Path | None) -> Figure:

@@ -31,7 +31,7 @@ def watch(
     if not is_run(folder):
         raise DataMissing(f"{folder}: no run of fedtempo.flower is there; give the folder that checkpoint= names")
     check_saved(folder)
-    from fedtempo.report.tables import console
+    from fedtempo.report.page import console
 
     out = console()
     if once:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,11 @@ from fedtempo.clock.presence import surplus
 from fedtempo.clock.streams import stream_key, threefry
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
+from fedtempo.display import Brief, Shown, frame_of
 from fedtempo.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _BATCHES = 64
 FEWEST_PERIODS = 4
@@ -161,8 +165,8 @@ _ROUNDS_AN_UPDATE = 10  # at most, of clients that come and go: they may be away
 U64 = NDArray[np.uint64]
 
 
-@dataclass(frozen=True)
-class Cycle:
+@dataclass(frozen=True, repr=False)
+class Cycle(Shown, Brief):
     """Rounds `start` … `start + length − 1` repeat for ever."""
 
     start: int
@@ -184,9 +188,13 @@ class Cycle:
         """Rounds in a unit of time, exactly."""
         return self.length / self.duration
 
+    def table(self) -> pd.DataFrame:
+        """A row a client: its `contributions` to a cycle, and its `share` of the rounds."""
+        return frame_of(self)
 
-@dataclass(frozen=True)
-class Observation:
+
+@dataclass(frozen=True, repr=False)
+class Observation(Brief):
     """What a run of the clock showed, from its start to its cycle's end or to the limit."""
 
     cycle: Cycle | None

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtempo.display import Shown, frame_of
 from fedtempo.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -31,7 +35,7 @@ class TimelineRound(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class Timeline(Shown):
     """Rounds `first_round` … `first_round + num_rounds − 1` of a run, ragged by offsets."""
 
     unit: Fraction
@@ -51,6 +55,8 @@ class Timeline:
     first_round: int = 0
     start: int = 0
     """t^n of the first round, in ticks."""
+    label: str = ""
+    """Of the scheme; empty where it is not known."""
 
     @property
     def num_rounds(self) -> int:
@@ -83,6 +89,7 @@ class Timeline:
             draws=None if self.draws is None else self.draws[updates],
             first_round=self.first_round + begin,
             start=self.start if begin == 0 else int(self.ends[begin - 1]),
+            label=self.label,
         )
 
     def up_to(self, tick: int) -> Timeline:
@@ -198,8 +205,20 @@ class Timeline:
             raise InputError("no timelines to join; give at least one")
         arrays: dict[str, Any] = {name: array.done() for name, array in grown.items()}
         return cls(
-            unit=first.unit, num_clients=first.num_clients, first_round=first.first_round, start=first.start, **arrays
+            unit=first.unit,
+            num_clients=first.num_clients,
+            first_round=first.first_round,
+            start=first.start,
+            label=first.label,
+            **arrays,
         )
+
+    def table(self) -> pd.DataFrame:
+        """A row an update: `round`, its `start` and `end`, `client`, `job`, `base_version`, `delay` and `draws`.
+
+        Rounds without updates have no row.
+        """
+        return frame_of(self)
 
     def __repr__(self) -> str:
         return (

@@ -25,7 +25,7 @@ from fedtempo.flower.journal import LoggedMeasure
 from fedtempo.flower.record import Record
 from fedtempo.flower.run_tables import order_of
 from fedtempo.report.style import STYLE, ending_of, save_figure
-from fedtempo.report.tables import counted
+from fedtempo.report.text import counted
 from fedtempo.report.timeline_figure import (
     Jobs,
     add_legend,

@@ -14,7 +14,8 @@ from fedtempo.flower.comparison import Comparison, RunNumbers
 from fedtempo.flower.courses import Course, courses
 from fedtempo.flower.result import in_bytes
 from fedtempo.flower.text import clean
-from fedtempo.report.tables import NONE, console, counted, short, titled_table
+from fedtempo.report.page import console, titled_table
+from fedtempo.report.text import NONE, counted, short
 from fedtempo.schemes.table import NamedRule
 
 _ROWS: dict[str, Callable[[RunNumbers], float | None]] = {

@@ -31,7 +31,7 @@ from fedtempo.flower.journal import Journal
 from fedtempo.flower.record import scheme_of
 from fedtempo.flower.result import RoundRecord
 from fedtempo.flower.run_folder import RunFolder, Tail
-from fedtempo.report.tables import NONE, counted, short
+from fedtempo.report.text import NONE, counted, short
 
 _TAIL = 2**18
 _ROUNDS, _FAULTS, _JOBS, _METRICS = 8, 6, 20, 12

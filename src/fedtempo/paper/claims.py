@@ -17,7 +17,8 @@ from rich.table import Table
 from fedtempo.paper import claims_schemes, claims_weights, claims_work
 from fedtempo.paper.claims_kinds import Case, Claim, Question, Verdict
 from fedtempo.paper.claims_runs import Book, Results
-from fedtempo.report.tables import NONE, console
+from fedtempo.report.page import console
+from fedtempo.report.text import NONE
 
 __all__ = ["CLAIMS", "Case", "Claim", "Question", "Results", "Verdict", "judge"]
 

@@ -50,7 +50,7 @@ from fedtempo.paper.panels import (
 )
 from fedtempo.paper.stages import at_own_rates, at_shared_rate, shared_rate
 from fedtempo.report.style import STYLE, floor_of, scale
-from fedtempo.report.tables import signed
+from fedtempo.report.text import signed
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.summary import FAIR
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact, text
 from fedtempo.clock.time_use import Work, work_of
 from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
+from fedtempo.display import Shown, frame_of, one_line
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
 from fedtempo.schemes.timelines import weights_of
@@ -31,6 +32,9 @@ from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 from fedtempo.weighting.weights import Weights, expected_of
 from fedtempo.weighting.windows import practical_window, window
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,8 @@ _EXACT_LISTS = 100
 """Up to how many clients a plan's document lists rationals."""
 
 
-@dataclass(frozen=True)
-class SchemePlan:
+@dataclass(frozen=True, repr=False)
+class SchemePlan(Shown):
     """What one scheme does with these clients."""
 
     scheme: Scheme
@@ -197,6 +201,17 @@ class SchemePlan:
             document["availability"] = self.costs.to_dict()
         return document
 
+    def table(self) -> pd.DataFrame:
+        """A row a client: `client`, `mean_time`, `importance`, `participation`, `weight`, `expected_weight`.
+
+        Weights are those of the last stage.
+        """
+        return frame_of(self)
+
+    def __repr__(self) -> str:
+        pace = f"{self.rounds_per_time:.4g} rounds and {self.updates_per_time:.4g} updates a unit of time"
+        return one_line("SchemePlan", f"{self.scheme.label} with {self.run.times.num_clients} clients, {pace}")
+
 
 def _begins(weights: Weights) -> list[dict[str, Any]]:
     """When each set of weights begins to hold: with a round, or at a time."""
@@ -205,9 +220,9 @@ def _begins(weights: Weights) -> list[dict[str, Any]]:
     return [{"first_round": first} for first in weights.first_rounds]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Schemes side by side."""
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
+    """Schemes side by side; ``print(plan)`` shows the tables of ``fedtempo plan``."""
 
     times: ClientTimes
     importance: Importance
@@ -231,6 +246,21 @@ class Plan:
             "seed": self.seed,
             "schemes": [scheme.to_dict() for scheme in self.schemes],
         }
+
+    def table(self) -> pd.DataFrame:
+        """A row a scheme; the columns have the names of `to_dict`, and `plan.schemes[k].table()` has the clients.
+
+        What there is not is missing (NaN, `pd.NA`); an infinite χ² is infinite.
+        """
+        return frame_of(self)
+
+    def __repr__(self) -> str:
+        means, number = self.times.mean_time, len(self.schemes)
+        return one_line(
+            "Plan",
+            f"{number} scheme{'s' * (number != 1)} for {self.times.num_clients} clients, {self.times.always.law} times "
+            f"from {means.min():.4g} to {means.max():.4g}, {self.weight_rule.label} weights, {self.step} step",
+        )
 
 
 def compare(

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedtempo.clock.times import Floats
+from fedtempo.display import Brief
 from fedtempo.errors import InputError
 from fedtempo.planning.access import Access
 from fedtempo.planning.spectrum import Lanczos, Spectrum, deflated, lanczos
@@ -51,8 +52,8 @@ class Path(NamedTuple):
     """Rows a step."""
 
 
-@dataclass(frozen=True, eq=False)
-class Pilot:
+@dataclass(frozen=True, eq=False, repr=False)
+class Pilot(Brief):
     """What the pilot found."""
 
     used: int

@@ -34,6 +34,7 @@ from fedtempo.clock.importance import Importance
 from fedtempo.clock.streams import stream_key, uniforms
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.display import Brief
 from fedtempo.planning.pilot import Pilot
 from fedtempo.planning.spectrum import Spectrum
 from fedtempo.schemes.named import Scheme
@@ -122,8 +123,8 @@ _LEAST = 0.2
 """Below which share of the pilot's value nothing is extrapolated."""
 
 
-@dataclass(frozen=True, eq=False)
-class Prediction:
+@dataclass(frozen=True, eq=False, repr=False)
+class Prediction(Brief):
     """Of one scheme, at each learning rate; losses are above the least one."""
 
     scheme: Scheme
@@ -154,8 +155,8 @@ class Prediction:
         return int(np.argmin(self.excess))
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class Model(Brief):
     """The quadratic model that the pilot leads to."""
 
     pilot: Pilot

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedtempo.clock.ticks import Exact, positive, text
 from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.display import Shown, frame_of, one_line
 from fedtempo.errors import InputError
 from fedtempo.planning.pilot import Pilot, run_pilot
 from fedtempo.planning.prediction import Model, Prediction
@@ -30,6 +31,9 @@ from fedtempo.theory.stability import StabilityLimit, stability_limit
 from fedtempo.training.solvers import LocalSGD
 from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _WAITS = tuple(Fraction(n, 8) for n in (1, 2, 4, 6))
 """Of the slowest client's mean time."""
@@ -86,9 +90,9 @@ class Choice:
     """Above the least loss."""
 
 
-@dataclass(frozen=True, eq=False)
-class Recommendation:
-    """Every candidate's prediction, and the choice."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Recommendation(Shown):
+    """Every candidate's prediction, and the choice; ``print`` shows the tables of ``fedtempo plan --problem``."""
 
     times: ClientTimes
     until: Fraction
@@ -211,6 +215,23 @@ class Recommendation:
             },
             "assumes": list(self.assumes),
         }
+
+    def table(self, *, every: bool = False) -> pd.DataFrame:
+        """A row a scheme at its best learning rate, the lowest loss first; with `every` a row a scheme and rate.
+
+        `predicted_loss` is the loss, `excess` what it is above the least, and `progress`, `noise`, `heterogeneity` and
+        `drift` the parts of that, infinite where training is unstable. A scheme also has its `rounds`, `updates` and
+        `server_step`, the `stability_limit` of its rate, and the `proven_lr` with its `proven_loss`.
+        """
+        return frame_of(self, every=every)
+
+    def __repr__(self) -> str:
+        best = self.best
+        return one_line(
+            "Recommendation",
+            f"{best.scheme.label} at local_lr {best.local_lr:g}, the lowest of {len(self.predictions)} schemes for "
+            f"{self.times.num_clients} clients at time {float(self.until):g}: predicted loss {best.loss:.4g}",
+        )
 
 
 def recommend(

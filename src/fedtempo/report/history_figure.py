@@ -34,7 +34,7 @@ from fedtempo.report.style import (
     scale,
     titled,
 )
-from fedtempo.report.tables import signed
+from fedtempo.report.text import signed
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.selection import ALWAYS
 from fedtempo.simulation.history.summary import FAIR, Summary, summarise

@@ -1,4 +1,4 @@
-"""A history in words: one line, the few lines that Python shows, a table, and sentences about what happened.
+"""A history in words: one line, a table, and sentences about what happened.
 
 The sentences say who reached the target first, what identical weights cost and what diverged. Two values differ when
 their distance is more than the root of the sum of their squared deviations over seeds.
@@ -6,31 +6,16 @@ their distance is more than the root of the sum of their squared deviations over
 
 from __future__ import annotations
 
-import html
 import json
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
 from fedtempo.grid import RATE
-from fedtempo.report.tables import (
-    NONE,
-    both,
-    cell,
-    console,
-    counted,
-    differing,
-    plain,
-    short,
-    signed,
-    some,
-    titled_table,
-    verb_for,
-)
-from fedtempo.simulation.history.selection import SEARCHED, listed
+from fedtempo.report.page import BLANK, Grid, Line, Page, page, table, words
+from fedtempo.report.text import NONE, both, cell, counted, differing, plain, short, signed, some, verb_for
+from fedtempo.simulation.history.selection import SEARCHED
 from fedtempo.simulation.history.summary import FAIR, OWN, REFERENCE, Row, Summary, summarise
 
 if TYPE_CHECKING:
@@ -57,21 +42,6 @@ def headline(history: History) -> str:
     how = [f"{attrs['engine']} engine" if attrs.get("engine") else "", str(attrs.get("dtype", ""))]
     about = ", ".join(filter(None, [span, *how]))
     return f"{', '.join(what)}{': ' * bool(what)}{' × '.join(size)}, {about}"
-
-
-def described(history: History) -> str:
-    """The dimensions, the measures, and how far the runs have come."""
-    dataset = history.dataset
-    times = dataset["time"].values
-    lines = [f"<fedtempo.History: {headline(history)}>"]
-    dims = (*history.settings, "scheme", "weights", *history.hyper, "seed")
-    lines += [f"  {name:<12} {listed(dataset[name])}" for name in dims]
-    lines.append(f"  {'time':<12} {len(times)} points from {times[0]:g} to {times[-1]:g}")
-    lines.append(f"  {'measures':<12} {', '.join(history.measures)}")
-    runs, gone, left = history.diverged.size, int(history.diverged.sum()), int(history.unfinished.sum())
-    state = "finished" if history.finished and not left else f"not finished ({left} without a final value)"
-    lines.append(f"  {'runs':<12} {runs}, {gone} diverged, {state}")
-    return "\n".join(lines)
 
 
 def sentences(history: History, summary: Summary) -> list[str]:
@@ -290,38 +260,38 @@ _SPARE = ("rounds", "spread", "updates")  # what a narrow terminal is not shown,
 
 
 def show_history(history: History, *, target: float | None = None) -> None:
-    """The table of a study, and what it says in a few sentences."""
-    out = console()
-    summary = summarise(history, target=target)
-    out.print(headline(history), markup=False, soft_wrap=not out.is_terminal)
-    table = titled_table(out, "Every scheme at its best rates" if summary.hyper else "Every scheme")
-    names, cells = grid(summary)
-    left_out = []
-    if out.is_terminal and _width(names, cells) + len(names) + 1 > out.width:
-        table.padding, table.show_edge = (0, 0), False
-        while _width(names, cells) > out.width and (spare := [n for n in _SPARE if n in names]):
-            left_out.append(spare[0])
-            k = names.index(spare[0])
-            names, cells = names[:k] + names[k + 1 :], [line[:k] + line[k + 1 :] for line in cells]
-    for k, name in enumerate(names):
-        table.add_column(name, justify="left" if k < 2 else "right")
-    for line in cells:
-        table.add_row(*map(escape, line))
-    out.print(table)
-    out.print()
-    narrow = f"A wider terminal also shows: {', '.join(left_out)}." if left_out else ""
-    for sentence in filter(None, (legend(history, summary), narrow, *sentences(history, summary))):
-        out.print(sentence, markup=False, soft_wrap=not out.is_terminal)
+    """Print it."""
+    history_page(history, target=target).show()
 
 
-def _width(names: Sequence[str], cells: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(len, column)) + 1 for column in zip(names, *cells, strict=True)) - 1
+def history_page(history: History, *, target: float | None = None) -> Page:
+    """The table of a study, and what it says in a few sentences; of several settings, one after the other."""
+    if not history.settings:
+        return page(headline(history), *_results(history, summarise(history, target=target)))
+    parts = []
+    for setting, one in history.split().items():
+        values = setting if isinstance(setting, tuple) else (setting,)
+        where = ", ".join(f"{name} {value}" for name, value in zip(history.settings, values, strict=True))
+        parts += _results(one, summarise(one, target=target), where)
+    return page(headline(history), *parts)
 
 
-def grid(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """The table's heads and cells; columns in which nothing is known are left out."""
+def summary_page(summary: Summary) -> Page:
+    """A summary with the sentences of the history that it is of; without that, its table alone."""
+    if summary.history is None:
+        return page(summary_grid(summary))
+    return page(headline(summary.history), *_results(summary.history, summary))
+
+
+def _results(history: History, summary: Summary, where: str = "") -> list[Grid | Line]:
+    said = (legend(history, summary), *sentences(history, summary))
+    return [summary_grid(summary, where), BLANK, *(Line(sentence) for sentence in said)]
+
+
+def summary_grid(summary: Summary, where: str = "") -> Grid:
+    """A row a scheme and weight rule; columns in which nothing is known are left out."""
     level = NONE if math.isnan(summary.target) else short(summary.target)
-    columns = {
+    numbers = {
         "loss": ["diverged" if math.isnan(r.loss) and r.diverged else _pm(r) for r in summary.rows],
         "spread": [cell(r.loss_over_clients, ".3g") for r in summary.rows],
         "test": [cell(r.accuracy, ".1%") for r in summary.rows],
@@ -329,32 +299,20 @@ def grid(summary: Summary) -> tuple[list[str], list[list[str]]]:
         "rounds": [cell(r.rounds, ".0f") for r in summary.rows],
         "updates": [cell(r.updates, ".0f") for r in summary.rows],
     }
-    shown = {name: cells for name, cells in columns.items() if name == "loss" or set(cells) != {NONE}}
-    names = ["scheme", "weights", *summary.hyper, *shown]
-    rows = [
-        [
+    shown = {name: cells for name, cells in numbers.items() if name == "loss" or set(cells) != {NONE}}
+    rows = (
+        (
             r.scheme,
             r.weights,
             *(plain(r.chosen[name]) for name in summary.hyper),
             *(cells[k] for cells in shown.values()),
-        ]
+        )
         for k, r in enumerate(summary.rows)
-    ]
-    return names, rows
-
-
-def html_table(summary: Summary) -> str:
-    """The same table for a notebook."""
-    names, rows = grid(summary)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def html_page(history: History) -> str:
-    """What a notebook shows: the lines, the table, and the data set by its own means."""
-    table = html_table(history.summary())
-    return f"<pre>{html.escape(described(history))}</pre>{table}{history.dataset._repr_html_()}"
+    )
+    title = "every scheme at its best rates" if summary.hyper else "every scheme"
+    title = f"{where}: {title}" if where else f"{title[0].upper()}{title[1:]}"
+    made = table(title, (words("scheme"), words("weights"), *summary.hyper, *shown), rows)
+    return replace(made, spare=tuple(name for name in _SPARE if name in shown))
 
 
 def legend(history: History, summary: Summary) -> str:

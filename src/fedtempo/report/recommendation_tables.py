@@ -1,36 +1,39 @@
-"""A recommendation on a terminal: the choice, every scheme at its best rate, what the pilot saw."""
+"""A recommendation: the choice, every scheme at its best rate, what the pilot saw."""
 
 from __future__ import annotations
 
 import math
 
-from rich.console import Console
-
 from fedtempo.planning.recommend import Recommendation
-from fedtempo.report.tables import console, short, titled_table
+from fedtempo.report.page import Grid, Line, Page, names, page, table
+from fedtempo.report.text import short
 
 _NOTHING = 1e-12
 """Losses below are rounding."""
 
 
 def show_recommendation(made: Recommendation) -> None:
+    """Print it."""
+    recommendation_page(made).show()
+
+
+def recommendation_page(made: Recommendation) -> Page:
     """The choice first, then why."""
-    out = console()
     best = made.best
-    out.print(
-        f"[bold]{best.scheme.label} with local learning rate {best.local_lr:g}[/bold]: predicted loss {best.loss:.4g} "
-        f"at time {float(made.until):g}, {best.excess:.2g} above the least"
+    return page(
+        Line(
+            f": predicted loss {best.loss:.4g} at time {float(made.until):g}, {best.excess:.2g} above the least",
+            bold=f"{best.scheme.label} with local learning rate {best.local_lr:g}",
+        ),
+        _schemes(made),
+        "bound: what the paper's Theorem 1 promises at the largest rate for which it is proved, its first term alone.",
+        _pilot(made),
+        *made.assumes,
     )
-    _show_schemes(out, made)
-    _show_pilot(out, made)
-    for sentence in made.assumes:
-        out.print(sentence, soft_wrap=not out.is_terminal)
 
 
-def _show_schemes(out: Console, made: Recommendation) -> None:
-    table = titled_table(out, "Schemes, each at its best learning rate; losses above the least")
-    table.add_column("scheme", no_wrap=True)
-    names = (
+def _schemes(made: Recommendation) -> Grid:
+    heads = (
         "lr",
         "loss",
         "progress",
@@ -42,37 +45,27 @@ def _show_schemes(out: Console, made: Recommendation) -> None:
         "bound",
         "rounds",
     )
-    for name in names:
-        table.add_column(name, justify="right")
+    rows = []
     for choice in made.choices:
         one = made.prediction(choice.scheme)
         k = one.best
         parts = (one.excess[k], one.progress[k], one.noise[k], one.heterogeneity[k], one.drift[k])
-        table.add_row(
-            choice.scheme.label,
-            f"{choice.local_lr:g}",
-            *(_small(float(part)) for part in parts),
-            short(made.limits[choice.scheme.label].lr),
-            f"{one.proven_lr:.2g}",
-            f"{one.proven_loss:.2g}",
-            str(one.num_rounds),
+        rows.append(
+            (
+                choice.scheme.label,
+                f"{choice.local_lr:g}",
+                *(_small(float(part)) for part in parts),
+                short(made.limits[choice.scheme.label].lr),
+                f"{one.proven_lr:.2g}",
+                f"{one.proven_loss:.2g}",
+                str(one.num_rounds),
+            )
         )
-    out.print(table)
-    out.print(
-        "bound: what the paper's Theorem 1 promises at the largest rate for which it is proved, its first term alone.",
-        soft_wrap=not out.is_terminal,
-    )
+    return table("Schemes, each at its best learning rate; losses above the least", (names("scheme"), *heads), rows)
 
 
-def _show_pilot(out: Console, made: Recommendation) -> None:
+def _pilot(made: Recommendation) -> Grid:
     pilot = made.pilot
-    table = titled_table(
-        out,
-        f"The pilot: {short(made.pilot_updates)} client updates of {short(made.planned_updates)} planned "
-        f"({made.pilot_updates / made.planned_updates:.1%})",
-    )
-    for name in ("loss", "above the least", "largest curvature", "noise of a row", "heterogeneity"):
-        table.add_column(name, justify="right")
     numbers = (
         pilot.end_loss,
         made.model.remaining,
@@ -80,8 +73,12 @@ def _show_pilot(out: Console, made: Recommendation) -> None:
         pilot.mean_noise,
         pilot.mean_heterogeneity,
     )
-    table.add_row(*(f"{number:.3g}" for number in numbers))
-    out.print(table)
+    return table(
+        f"The pilot: {short(made.pilot_updates)} client updates of {short(made.planned_updates)} planned "
+        f"({made.pilot_updates / made.planned_updates:.1%})",
+        ("loss", "above the least", "largest curvature", "noise of a row", "heterogeneity"),
+        [[f"{number:.3g}" for number in numbers]],
+    )
 
 
 def _small(number: float) -> str:

@@ -6,6 +6,7 @@ d_i  `weights`,    q_i  `expected_weights`: training minimises Σ q_i L_i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.cycle import MAX_ROUNDS, Cycle, observe
@@ -46,7 +47,8 @@ def timeline(
 
     `importance` matters to multinomial sampling only, `seed` to random times and sampling.
     """
-    return full_timeline(_config(scheme, times, importance, seed), until=until, max_rounds=rounds)
+    line = full_timeline(_config(scheme, times, importance, seed), until=until, max_rounds=rounds)
+    return replace(line, label=scheme.label)
 
 
 def timeline_chunks(

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.display import Shown, frame_of, one_line
 from fedtempo.errors import InputError
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import Scheme
@@ -35,10 +37,13 @@ from fedtempo.theory.virtual_models import Measured
 from fedtempo.training.solvers import LocalRule, LocalSGD
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-@dataclass(frozen=True)
-class Bound:
-    """Right-hand sides, each term by its name in the paper."""
+
+@dataclass(frozen=True, repr=False)
+class Bound(Shown):
+    """Right-hand sides, each term by its name in the paper; ``print`` shows the tables of ``fedtempo theory``."""
 
     left: Residuals
     """R, Σ_1, Σ_2, P and the optima behind them."""
@@ -51,6 +56,8 @@ class Bound:
     unseen: float | None = None
     """U without its constant; None: not known."""
     never_seen: float | None = None
+    label: str | None = None
+    """Of the scheme, where it was given."""
 
     @cached_property
     def parts(self) -> TheoremOne:
@@ -156,6 +163,14 @@ class Bound:
             said.append(self.ceiling.note)
         return tuple(said)
 
+    def table(self) -> pd.DataFrame:
+        """A row a term: its `name` as in the paper or in JSON, its `meaning`, and its `value`; NaN is not known."""
+        return frame_of(self)
+
+    def __repr__(self) -> str:
+        of = self.label or "a run"
+        return one_line("Bound", f"Theorem 1 bounds {of} by {self.theorem_1:.4g} at local_lr {self.steps.local_lr:g}")
+
 
 def bound(
     problem: Problem,
@@ -195,10 +210,12 @@ def bound(
     start = known.losses.start() if init is None else known.losses.flat(init)
     given = steps.clip if gradient_bound is None else real("gradient_bound", gradient_bound)
     largest = known.losses.gradient_bound if given is None else given
+    label = None if scheme is None else scheme.label
     if measured is None:
-        return Bound(left, steps, ceiling, start, largest)
+        return Bound(left, steps, ceiling, start, largest, label=label)
     met = measured.gradient_bound if given is None else given
-    return Bound(left, steps, ceiling, start, met, float(measured.unseen.mean()), float(measured.never_seen.mean()))
+    unseen, never = float(measured.unseen.mean()), float(measured.never_seen.mean())
+    return Bound(left, steps, ceiling, start, met, unseen, never, label)
 
 
 def _check_independent(scheme: Scheme, times: ClientTimes, weights: AnyWeights) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedtempo.clock.ticks import positive_int
+from fedtempo.display import Brief
 from fedtempo.errors import InputError
 from fedtempo.simulation.arguments import real
 from fedtempo.theory.expected import Expected
@@ -130,8 +131,8 @@ def weight_delay(s: Setting, *, corrected: bool = False) -> Condition:
 SIX: tuple[Callable[..., Condition], ...] = (drift, delay, step, descent, weight, weight_delay)
 
 
-@dataclass(frozen=True)
-class Ceiling:
+@dataclass(frozen=True, repr=False)
+class Ceiling(Brief):
     """Rates below which the bound is proved."""
 
     setting: Setting

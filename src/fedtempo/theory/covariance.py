@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedtempo.clock.times import Floats
+from fedtempo.display import Brief
 from fedtempo.errors import InputError
 
 
-@dataclass(frozen=True, eq=False)
-class Covariance:
+@dataclass(frozen=True, eq=False, repr=False)
+class Covariance(Brief):
     """α, γ_i and β of one kind of round, or of several with one α."""
 
     expected: Floats

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.times import Floats, Ints
+from fedtempo.display import Brief
 from fedtempo.errors import InputError
 from fedtempo.theory.expected import Expected, shares
 
@@ -77,8 +78,8 @@ class DataTypes:
         return f"DataTypes({self.num_types} types of {self.num_clients} clients)"
 
 
-@dataclass(frozen=True, eq=False)
-class TypeWeights:
+@dataclass(frozen=True, eq=False, repr=False)
+class TypeWeights(Brief):
     """How the types are represented, round by round and over a run."""
 
     type_importance: Floats

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import text
 from fedtempo.clock.times import ClientTimes
+from fedtempo.display import Brief, Shown, frame_of, one_line
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fedtempo.clock.timeline import Timeline
     from fedtempo.problems.problem import Problem
     from fedtempo.theory.bounds import Bound
@@ -41,8 +44,8 @@ class Constant:
     """What it cost; None: nothing beyond the one above."""
 
 
-@dataclass(frozen=True)
-class SchemeTheory:
+@dataclass(frozen=True, repr=False)
+class SchemeTheory(Brief):
     """What the theory says of one scheme; `refused` says why there is no bound."""
 
     scheme: Scheme
@@ -59,8 +62,8 @@ class SchemeTheory:
         return self.quantities.expected.source
 
 
-@dataclass(frozen=True)
-class Theory:
+@dataclass(frozen=True, repr=False)
+class Theory(Shown):
     """What the theory says of several schemes with the same clients."""
 
     times: ClientTimes
@@ -94,6 +97,15 @@ class Theory:
         }
         found: dict[str, Any] = _plain(document)
         return found
+
+    def table(self) -> pd.DataFrame:
+        """The rows of `Quantities.table` for every `scheme`, and those of `Bound.table` where there is a bound."""
+        return frame_of(self)
+
+    def __repr__(self) -> str:
+        about = "" if self.problem is None else f", {self.problem.name}"
+        schemes = ", ".join(s.scheme.label for s in self.schemes)
+        return one_line("Theory", f"{self.times.num_clients} clients{about}, {self.weight_rule} weights: {schemes}")
 
 
 def _scheme(s: SchemeTheory, refused: str | None) -> dict[str, Any]:
@@ -302,7 +314,8 @@ def _with_bound(
             local=local,
             server_lr=training.server_lr,
         )
-        made = replace(made, left=residuals(known, made.expected))  # the problem's optima are found once for all
+        left = residuals(known, made.expected)  # the problem's optima are found once for all
+        made = replace(made, left=left, label=begun.scheme.label)
         log.info("%s: Theorem 1 bounds by %.4g", begun.scheme.label, made.theorem_1)
     except InputError as error:
         hint = "; here: --seed 0" if line is None and clients.times.random else ""

@@ -22,6 +22,7 @@ from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact, positive, positive_int
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.display import Brief
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme, without_options
 from fedtempo.schemes.timelines import timeline_chunks, weights_of
@@ -58,8 +59,8 @@ AnyWeights = str | WeightRule | Weights | ArrayLike
 """What is accepted for weights: a rule or its name, weights, or one d_i per client."""
 
 
-@dataclass(frozen=True, eq=False)
-class Expected:
+@dataclass(frozen=True, eq=False, repr=False)
+class Expected(Brief):
     """q_i(n) of every kind of round, with what Assumptions 4, 5 and 6 need beside it."""
 
     weights: Floats

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from fedtempo.clock.ticks import Exact, exact
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
+from fedtempo.display import Brief
 from fedtempo.errors import InputError
 from fedtempo.problems.quadratic import Quadratics
 from fedtempo.theory.recursion import (
@@ -40,8 +41,8 @@ from fedtempo.weighting.weights import Weights
 Line = Timeline | Sequence[Timeline] | Repeating
 
 
-@dataclass(frozen=True, eq=False)
-class Forecast:
+@dataclass(frozen=True, eq=False, repr=False)
+class Forecast(Brief):
     """Expected losses over virtual time, for each learning rate; infinite where they are too large to be held."""
 
     lr: Floats

@@ -29,6 +29,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.special import logsumexp
 
 from fedtempo.clock.times import Floats, Ints
+from fedtempo.display import Brief
 from fedtempo.errors import InputError
 from fedtempo.problems.problem import Problem
 from fedtempo.problems.quadratic import Quadratics
@@ -36,8 +37,8 @@ from fedtempo.simulation.engine.numerics import cast, numerics
 from fedtempo.training.batches import init_key
 
 
-@dataclass(frozen=True)
-class Curvature:
+@dataclass(frozen=True, repr=False)
+class Curvature(Brief):
     """How curved the clients' losses are, everywhere or, where estimated, at the points that were tried."""
 
     rows: Floats

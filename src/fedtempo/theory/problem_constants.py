@@ -29,6 +29,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedtempo.clock.ticks import positive_int
 from fedtempo.clock.times import Floats
+from fedtempo.display import Brief
 from fedtempo.errors import InputError
 from fedtempo.problems.problem import Problem
 from fedtempo.simulation.arguments import a_problem
@@ -43,8 +44,8 @@ DENSE = 1500
 """Up to how many parameters a Hessian is built."""
 
 
-@dataclass(frozen=True)
-class Optima:
+@dataclass(frozen=True, repr=False)
+class Optima(Brief):
     """Minimisers of several weighted sums of the clients' losses."""
 
     points: Floats
@@ -186,8 +187,8 @@ def _conjugate(losses: ClientLosses, weights: Floats, point: Floats, gradient: F
     return np.asarray(step), used
 
 
-@dataclass(frozen=True)
-class Constants:
+@dataclass(frozen=True, repr=False)
+class Constants(Brief):
     """The constants of one problem with batches of one size; what needs a solver is worked out when asked for."""
 
     problem: Problem

@@ -32,13 +32,14 @@ from numpy.typing import ArrayLike
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
+from fedtempo.display import Brief
 from fedtempo.errors import InputError
 from fedtempo.problems.quadratic import Quadratics
 from fedtempo.weighting.weights import Weights
 
 
-@dataclass(frozen=True, eq=False)
-class Coordinates:
+@dataclass(frozen=True, eq=False, repr=False)
+class Coordinates(Brief):
     """Quadratic clients along the axes of their curvature, known or estimated."""
 
     curvature: Floats

@@ -19,14 +19,15 @@ from functools import cached_property
 import numpy as np
 
 from fedtempo.clock.times import Floats, Ints
+from fedtempo.display import Brief
 from fedtempo.errors import InputError
 from fedtempo.theory.data_types import DataTypes, TypeWeights
 from fedtempo.theory.expected import Expected
 from fedtempo.theory.problem_constants import Constants, optima
 
 
-@dataclass(frozen=True)
-class Residuals:
+@dataclass(frozen=True, repr=False)
+class Residuals(Brief):
     """R, Σ, Σ_1, Σ_2 and P of a run, by kinds of rounds."""
 
     constants: Constants

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike
 
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.display import Brief
 from fedtempo.errors import FedtempoError, InputError
 from fedtempo.problems.quadratic import Quadratics
 from fedtempo.schemes.named import Scheme
@@ -171,8 +172,8 @@ Totals = tuple[Floats, Floats]
 """[rates, coordinates] mean and variance, over batches, rounds and time."""
 
 
-@dataclass(frozen=True, eq=False)
-class Stationary:
+@dataclass(frozen=True, eq=False, repr=False)
+class Stationary(Brief):
     """What training comes to in the long run, for each learning rate; infinite where it is not stable."""
 
     lr: Floats

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +17,7 @@ from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.display import Shown, frame_of, one_line
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme, without_options
 from fedtempo.schemes.timelines import weights_of
@@ -26,13 +27,16 @@ from fedtempo.weighting.long_run import LongRun
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 from fedtempo.weighting.weights import Weights
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _SHOWN = 6
 """Up to how many values a table row lists."""
 
 
-@dataclass(frozen=True, eq=False)
-class Quantities:
-    """What clients and rounds amount to, without a model."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Quantities(Shown):
+    """What clients and rounds amount to, without a model; ``print`` shows the table of ``fedtempo theory``."""
 
     importance: Floats
     """[clients] p_i."""
@@ -50,6 +54,8 @@ class Quantities:
     """[clients] E[T_i], where the times were given."""
     round_time: float
     """Mean of Δt^n."""
+    label: str | None = None
+    """Of the scheme, where it was given."""
 
     @property
     def max_bias(self) -> float:
@@ -63,13 +69,27 @@ class Quantities:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """(symbol, name, value) for a table."""
-        return [(symbol, name, _text(value)) for symbol, name, value in self._listed()]
+        return [(symbol, name, _text(value)) for symbol, name, value in self.listed()]
 
     def to_dict(self) -> dict[str, Any]:
         """The same by name, as JSON can hold it; an infinite value is None."""
-        return {name: _plain(value) for _, name, value in self._listed()}
+        return {name: _plain(value) for _, name, value in self.listed()}
 
-    def _listed(self) -> list[tuple[str, str, object]]:
+    def table(self) -> pd.DataFrame:
+        """A row a quantity: `symbol`, `name`, and its `value`, or `min`, `max` and `mean` of one value a client."""
+        return frame_of(self)
+
+    def __repr__(self) -> str:
+        q = self.expected
+        return one_line(
+            "Quantities",
+            f"{self.label or 'a run'} with {q.num_clients} clients over {q.num_rounds} rounds, from the "
+            f"{'timeline' if q.source == 'timeline' else 'law'}: α {q.co_participation:.4g}, β {q.weight_spread:.4g}, "
+            f"τ {q.max_delay}, W {q.window}",
+        )
+
+    def listed(self) -> list[tuple[str, str, object]]:
+        """(symbol, name, value): a number, an array over clients or types, or None."""
         q, s = self.expected, self.by_type
         taking = q.weights[q.weights > 0]
         return [
@@ -152,6 +172,7 @@ def quantities(
         mean_delay=delay,
         mean_time=None if times is None else times.mean_time,
         round_time=length,
+        label=None if scheme is None else scheme.label,
     )
 
 

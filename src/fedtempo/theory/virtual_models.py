@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import Floats
+from fedtempo.display import Brief
 from fedtempo.errors import InputError
 from fedtempo.theory.losses import ClientLosses
 from fedtempo.theory.round_residuals import Residuals
@@ -38,8 +39,8 @@ class VirtualRound(NamedTuple):
     """The largest ‖g_i‖ of a local step, over clients and runs."""
 
 
-@dataclass(frozen=True)
-class Measured:
+@dataclass(frozen=True, repr=False)
+class Measured(Brief):
     """The left-hand sides, one value a run."""
 
     theorem_1: Floats

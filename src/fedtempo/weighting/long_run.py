@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
@@ -28,9 +28,13 @@ from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import text
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.clock.waiting import WaitingRule
+from fedtempo.display import Brief, Shown, frame_of
 from fedtempo.errors import InputError
 from fedtempo.weighting.estimates import estimated_pace, estimated_share
 from fedtempo.weighting.memory import remembered
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +42,8 @@ T = TypeVar("T")
 Source = Literal["closed form", "cycle", "estimate"]
 
 
-@dataclass(frozen=True)
-class Participation:
+@dataclass(frozen=True, repr=False)
+class Participation(Shown, Brief):
     """Share of rounds of each client, and how it is known."""
 
     share: Floats
@@ -55,6 +59,10 @@ class Participation:
     def updates_per_round(self) -> float:
         """Clients that contribute to a round, on average."""
         return float((self.share if self.taking_part is None else self.taking_part).sum())
+
+    def table(self) -> pd.DataFrame:
+        """A row a client: its `share` of rounds, with `taking_part` and the standard `error` where there are any."""
+        return frame_of(self)
 
 
 def estimated(seen: Observation, *, several: bool = False) -> Participation:

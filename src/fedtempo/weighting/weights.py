@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedtempo.clock.ticks import text
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.clock.waiting import WaitingRule
+from fedtempo.display import Shown, frame_of
 from fedtempo.errors import InputError
 from fedtempo.weighting.long_run import LongRun, Participation, during, of_all
 from fedtempo.weighting.steps import step_of
@@ -29,12 +30,15 @@ from fedtempo.weighting.weight_rules import (
     WeightRule,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _LONG_RUN = 2_000_000
 """About how many updates stand for the long run of weights that change with what has happened."""
 
 
 @dataclass(frozen=True, eq=False)
-class Weights(Sequence[Fraction | float]):
+class Weights(Sequence[Fraction | float], Shown):
     """d_i, client by client: rationals where they are known exactly, else floats. ``np.asarray(w)`` gives floats.
 
     A scheme with stages has a set of weights a stage: ``w.stage(k)``. Weights that follow from the rounds are known for
@@ -140,6 +144,10 @@ class Weights(Sequence[Fraction | float]):
 
     def _factor(self, line: Timeline) -> Floats:
         return self.rule.discount(line.staleness) * (1 if line.draws is None else line.draws)
+
+    def table(self) -> pd.DataFrame:
+        """A row a client and stage: `stage`, `client`, its `weight` d_i and the server's `step`."""
+        return frame_of(self)
 
     def __repr__(self) -> str:
         if self.tracked:

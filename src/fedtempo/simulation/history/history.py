@@ -56,8 +56,11 @@ KEPT_AS = "kept_as"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class History:
-    """Measures over virtual time for every scheme, weight rule, hyper-parameter and seed; `dataset` holds them."""
+class History(display.Shown):
+    """Measures over virtual time for every scheme, weight rule, hyper-parameter and seed; `dataset` holds them.
+
+    ``print(history)`` shows the table and the sentences of ``fedtempo show``.
+    """
 
     dataset: xr.Dataset
     structure: Any = field(default=None, kw_only=True)
@@ -287,6 +290,14 @@ class History:
             raise InputError(f"summary: there are several of {names}; take one of history.split().values()")
         return summarise(self, target=target)
 
+    def table(self, *, target: float | None = None) -> pd.DataFrame:
+        """The rows of `summary` as a DataFrame; of several problems or times, with columns that name them.
+
+        `scheme`, `weights`, the hyper-parameters that were best, and the numbers of `Row`. `to_dataframe` has every
+        run and time instead.
+        """
+        return display.frame_of(self, target=target)
+
     # -- pictures
 
     def plot(
@@ -300,10 +311,11 @@ class History:
         return display.history_figure(self, measure, over=over, axes=ax, path=path)
 
     def __repr__(self) -> str:
-        return display.history_text(self)
+        return display.history_line(self)
 
     def _repr_html_(self) -> str:
-        return display.history_html(self)
+        data = f"<details><summary>dataset</summary>{self.dataset._repr_html_()}</details>"
+        return f"{super()._repr_html_()}{data}"
 
 
 def _module(dataset: xr.Dataset) -> dict[str, Any] | None:

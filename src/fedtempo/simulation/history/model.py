@@ -11,12 +11,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from fedtempo.display import Shown, frame_of, one_line
 from fedtempo.errors import DataMissing, InputError
 from fedtempo.files import write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KIND = "fedtempo model"
 _STATE = "state:"
@@ -72,9 +76,24 @@ def _nested(leaves: Mapping[str, Any]) -> Any:
     return tree
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
-    """The parameters that one run ended with, which run it was, and the problem's state."""
+class Leaf(NamedTuple):
+    """An array of a model, without its numbers."""
+
+    name: str
+    kind: str
+    """parameter, state, or fixed: not trained."""
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Model(Shown):
+    """The parameters that one run ended with, which run it was, and the problem's state.
+
+    ``print(model)`` lists its arrays, without their numbers.
+    """
 
     parameters: Any
     where: Mapping[str, Any] = field(default_factory=dict)
@@ -88,6 +107,39 @@ class Model:
     def params(self) -> Any:
         """The parameters, as a loss calls them."""
         return self.parameters
+
+    @property
+    def run(self) -> str:
+        """Which run it is of, in words; empty where that is not known."""
+        words = {"scheme": "{}", "weights": "{} weights"}
+        order = sorted(self.where, key=lambda name: (name not in words, name == "seed"))
+        return ", ".join(words.get(name, f"{name} {{}}").format(_plain(self.where[name])) for name in order)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers were trained."""
+        return sum(leaf.size for leaf in self.leaves() if leaf.kind == "parameter")
+
+    def leaves(self) -> list[Leaf]:
+        """Its arrays: parameters, the problem's state, and what was not trained."""
+        import jax
+
+        found = []
+        fixed = {} if self.module is None else self.module["fixed"]
+        for kind, tree in (("parameter", self.parameters), ("state", self.state), ("fixed", fixed)):
+            for path, leaf in zip(leaf_paths(tree), jax.tree_util.tree_leaves(tree), strict=True):
+                array = np.asarray(leaf)
+                found.append(Leaf(reveal(path), kind, array.shape, str(array.dtype), array.size, array.nbytes))
+        return found
+
+    def table(self) -> pd.DataFrame:
+        """A row an array: `name`, `kind`, `shape`, `dtype`, `size` (how many numbers) and `bytes`."""
+        return frame_of(self)
+
+    def __repr__(self) -> str:
+        arrays = sum(leaf.kind == "parameter" for leaf in self.leaves())
+        size = f"{self.num_parameters} parameters in {arrays} array{'s' * (arrays != 1)}"
+        return one_line("Model", ", ".join(filter(None, (size, self.run))))
 
     def save(self, path: str | Path) -> None:
         """Write an .npz file of the leaves by their paths, or a .safetensors file; nothing is pickled.
@@ -185,6 +237,10 @@ class Model:
             fixed = {name: leaves.pop(_FIXED + name) for name in module["fixed"]}
             module = {"names": module["names"], "fixed": fixed}
         return cls(tree_of(leaves), note.get("where", {}), tree_of(state) if state else None, module)
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def must_exist(path: Path, what: str) -> None:

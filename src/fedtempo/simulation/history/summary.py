@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING, Any
 
+from fedtempo.display import Shown, frame_of, one_line
+
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fedtempo.simulation.history.history import History
 
 OWN = "its own"
@@ -46,14 +50,31 @@ class Row:
     runs: int
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The rows of a comparison, the target they are held to, and how it was set."""
+@dataclass(frozen=True, repr=False)
+class Summary(Shown):
+    """The rows of a comparison, the target they are held to, and how it was set.
+
+    ``print(summary)`` shows the table and the sentences of ``fedtempo show``.
+    """
 
     rows: tuple[Row, ...]
     target: float
     target_rule: str
     hyper: tuple[str, ...]
+    history: History | None = field(default=None, compare=False)
+    """What it is of, for the sentences."""
+
+    def table(self) -> pd.DataFrame:
+        """A row a scheme and weight rule, with the hyper-parameters that were best and the numbers of `Row`."""
+        return frame_of(self)
+
+    def __repr__(self) -> str:
+        schemes, number = len({r.scheme for r in self.rows}), len(self.rows)
+        return one_line(
+            "Summary",
+            f"{schemes} scheme{'s' * (schemes != 1)} in {number} row{'s' * (number != 1)}, target "
+            f"{self.target:.4g} ({self.target_rule})",
+        )
 
     def row(self, scheme: str, weights: str = "time-based") -> Row | None:
         """The row of a scheme, if there is one."""
@@ -73,7 +94,7 @@ def summarise(history: History, *, target: float | None = None) -> Summary:
     )
     fair = {row.scheme: row for row in rows if row.weights == FAIR}
     priced = tuple(replace(row, bias_cost=_cost(row, fair.get(row.scheme))) for row in rows)
-    return Summary(priced, level, rule, history.hyper)
+    return Summary(priced, level, rule, history.hyper, history)
 
 
 def _row(history: History, best: History, level: float, scheme: str, weights: str) -> Row:
