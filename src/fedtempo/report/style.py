@@ -247,7 +247,7 @@ _FARTHEST = 0.2
 
 
 def label_ends(axes: Axes, labels: Sequence[EndLabel], theme: Theme) -> bool:
-    """Write labels beside the right ends of lines, none over another; False, and nothing is written, if they do not fit.
+    """Write labels beside the right ends of lines, none over another; False, and none written, where they do not fit.
 
     Call when the axes have their limits and the figure all its other parts.
     """
