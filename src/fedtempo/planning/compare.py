@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedtempo import display
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact, text
 from fedtempo.clock.time_use import Work, work_of
@@ -31,6 +33,9 @@ from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 from fedtempo.weighting.weights import Weights, expected_of
 from fedtempo.weighting.windows import practical_window, window
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -231,6 +236,13 @@ class Plan:
             "seed": self.seed,
             "schemes": [scheme.to_dict() for scheme in self.schemes],
         }
+
+    def plot(self, path: str | Path | None = None, *, style: str = "light") -> Figure:
+        """Pace against staleness, idle time, weights, and what identical weights would do; with `path` also a file.
+
+        The ending of `path` says whether it is SVG, PNG or PDF; `style` is light or dark.
+        """
+        return display.plan_figure(self, path=path, style=style)
 
 
 def compare(

@@ -126,8 +126,8 @@ def _show_ceilings(out: Console, schemes: Sequence[SchemeTheory]) -> None:
 def _show_bounds(out: Console, schemes: Sequence[SchemeTheory]) -> None:
     found = [s.bound for s in schemes if s.bound is not None]
     rows = [("η_l", "local learning rate", [short(b.steps.local_lr) for b in found])]
-    rows += [(symbol, what, [_number(b.terms[symbol]) for b in found]) for symbol, what in _TERMS.items()]
-    for name, symbol, what in _TOTALS:
+    rows += [(symbol, what, [_number(b.terms[symbol]) for b in found]) for symbol, what in TERMS.items()]
+    for name, symbol, what in TOTALS:
         rows.append((symbol, what, [_number(getattr(b, name)) for b in found]))
         if name == "theorem_1":
             rows.append(("  as printed", "with the paper's constants", [_number(b.as_printed.total) for b in found]))
@@ -140,7 +140,7 @@ def _show_bounds(out: Console, schemes: Sequence[SchemeTheory]) -> None:
     _columns(out, title, schemes, rows)
 
 
-_TERMS = {
+TERMS = {
     "R": "rounds with optima of their own",
     "ε_F": "distance of the first model",
     "ε_K": "drift over local steps",
@@ -150,7 +150,7 @@ _TERMS = {
     "P": "rounds that are not fair",
     "U": "clients that a round leaves out",
 }
-_TOTALS = (
+TOTALS = (
     ("theorem_1", "Theorem 1", "mean L^n − min L^n"),
     ("theorem_2", "Theorem 2", "mean ‖∇L‖²"),
     ("theorem_3", "Theorem 3", "mean L̄ − min L̄"),

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedtempo import display
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
@@ -34,6 +37,9 @@ from fedtempo.theory.theorems import Steps, TheoremOne, theorem_1, theorem_2_fac
 from fedtempo.theory.virtual_models import Measured
 from fedtempo.training.solvers import LocalRule, LocalSGD
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,10 @@ class Bound:
         if self.ceiling.note is not None:
             said.append(self.ceiling.note)
         return tuple(said)
+
+    def plot(self, path: str | Path | None = None, *, style: str = "light") -> Figure:
+        """The terms, and what they add up to, as bars; with `path` also a file, SVG, PNG or PDF by its ending."""
+        return display.bound_figure(self, path=path, style=style)
 
 
 def bound(

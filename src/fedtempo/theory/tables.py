@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedtempo import display
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
@@ -25,6 +27,9 @@ from fedtempo.theory.expected import AnyWeights, Expected, expected_from_scheme,
 from fedtempo.weighting.long_run import LongRun
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 from fedtempo.weighting.weights import Weights
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SHOWN = 6
 """Up to how many values a table row lists."""
@@ -68,6 +73,10 @@ class Quantities:
     def to_dict(self) -> dict[str, Any]:
         """The same by name, as JSON can hold it; an infinite value is None."""
         return {name: _plain(value) for _, name, value in self._listed()}
+
+    def plot(self, path: str | Path | None = None, *, style: str = "light") -> Figure:
+        """How much each client counts, and its weight; with `path` also a file, SVG, PNG or PDF by its ending."""
+        return display.quantities_figure(self, path=path, style=style)
 
     def _listed(self) -> list[tuple[str, str, object]]:
         q, s = self.expected, self.by_type
