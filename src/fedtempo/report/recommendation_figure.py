@@ -103,7 +103,7 @@ def _draw_family(
     if len(order) > 1 and not isinstance(order[0].scheme, FedFix):  # where FedFix stands is its wait
         for one, place, value in zip(order, x.tolist(), excess.tolist(), strict=True):
             number = one.scheme.label.partition("(")[2].rstrip(")")
-            upper.annotate(number, (place, value), (0, 7), textcoords="offset points", ha="center", fontsize=7.5)
+            upper.annotate(number, (place, value), (0, -18), textcoords="offset points", ha="center", fontsize=7.5)
 
 
 def _mark_best(axes: Axes, made: Recommendation, places: dict[str, float], theme: Theme) -> None:

@@ -79,7 +79,9 @@ def bound_figure(found: Bound, *, path: Path | None = None, style: str = "light"
     if path is not None:
         ending_of(path, _EXAMPLE)
     terms = {f"{TERMS[name]}  {name}": value for name, value in found.terms.items()}
-    sums = {f"{name.strip()}:  {what}": getattr(found, key) for key, name, what in TOTALS}
+    sums = {
+        f"{what}  {name if name.strip() == name else 'Theorem 3'}": getattr(found, key) for key, name, what in TOTALS
+    }
     with rc_context(theme.rc):
         figure = new_figure(7.4, 4.6)
         axes = figure.add_subplot()
