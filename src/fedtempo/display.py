@@ -110,8 +110,49 @@ def history_line(history: Any) -> str:
     return one_line("History", f"{state}{headline(history)}")
 
 
-def history_figure(history: Any, measure: str, *, over: str, axes: Axes | None, path: str | Path | None) -> Figure:
+def history_figure(
+    history: Any, measure: str, *, over: str, axes: Axes | None, path: str | Path | None, style: str
+) -> Figure:
     """A measure over virtual time, or over what else is counted; with `path` also a file."""
     from fedtempo.report.history_figure import measure_figure
 
-    return measure_figure(history, measure, over=over, axes=axes, path=None if path is None else Path(path))
+    return measure_figure(history, measure, over=over, axes=axes, path=_path(path), style=style)
+
+
+def timeline_figure(line: Any, *, path: str | Path | None, style: str) -> Figure:
+    """Who works when, and for which round; with `path` also a file."""
+    from fedtempo.report.timeline_figure import plot_timeline
+
+    return plot_timeline(line, path=_path(path), style=style)
+
+
+def plan_figure(plan: Any, *, path: str | Path | None, style: str) -> Figure:
+    """Schemes side by side: pace, idle time, weights and bias; with `path` also a file."""
+    from fedtempo.report.plan_figure import plan_figure as draw
+
+    return draw(plan, path=_path(path), style=style)
+
+
+def recommendation_figure(made: Any, *, path: str | Path | None, style: str) -> Figure:
+    """Predicted losses and rates; with `path` also a file."""
+    from fedtempo.report.recommendation_figure import recommendation_figure as draw
+
+    return draw(made, path=_path(path), style=style)
+
+
+def quantities_figure(found: Any, *, path: str | Path | None, style: str) -> Figure:
+    """How much each client counts, and its weight; with `path` also a file."""
+    from fedtempo.report.theory_figure import quantities_figure as draw
+
+    return draw(found, path=_path(path), style=style)
+
+
+def bound_figure(found: Any, *, path: str | Path | None, style: str) -> Figure:
+    """The terms of a bound as bars; with `path` also a file."""
+    from fedtempo.report.theory_figure import bound_figure as draw
+
+    return draw(found, path=_path(path), style=style)
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)

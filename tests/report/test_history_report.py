@@ -204,6 +204,9 @@ def lines_of(axes):
     return [line for line in axes.lines if len(line.get_xdata()) > 2]
 
 
+RULES = ["time-based weights", "identical weights"]
+
+
 def test_a_line_for_each_scheme_and_weights() -> None:
     history = History(study())
     figure = history.plot()
@@ -220,8 +223,7 @@ def test_a_line_for_each_scheme_and_weights() -> None:
     assert axes.get_yscale() == "log"
     assert axes.get_xlabel() == "virtual time"
     assert axes.get_ylabel() == "federated loss"
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == [*study()["scheme"].values, "time-based weights", "identical weights"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == RULES
 
 
 def test_the_legend_lies_outside_the_axes() -> None:

@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 MAX_LISTED = 50_000_000
-MAX_DRAWN = 20_000
 
 
 def timeline(
@@ -69,22 +68,19 @@ def timeline(
         chosen[0].waiting, known, Importance(o.read_importance(importance), known.num_clients).values, seed
     )
     _check_length(config, horizon)
-    if out is not None and known.availability is not None:
-        raise InputError(
-            "--out: the picture shows clients that are always there; leave --out out for the table or --json"
-        )
     if as_json and out is None:
         _write(chosen[0], config, horizon)
         return
     line = full_timeline(config, until=horizon)
-    if out is not None and line.num_updates > MAX_DRAWN:
-        raise InputError(
-            f"--out: {line.num_updates} updates make no readable picture; make --until at most "
-            f"about {float(horizon) * MAX_DRAWN / line.num_updates:.2g}"
-        )
     if out is not None:
-        from fedtempo.report.timeline_figure import save_timeline, title_of
+        from fedtempo.report.timeline_figure import most_updates, save_timeline, title_of
 
+        most = most_updates(known.num_clients)
+        if line.num_updates > most:
+            raise InputError(
+                f"--out: {line.num_updates} updates make no readable picture; make --until at most "
+                f"about {float(horizon) * most / line.num_updates:.2g}"
+            )
         title = title_of(chosen[0].label, known.num_clients, line)
         save_timeline(config, line, out, until=float(horizon), title=title)
         log.info("drew %d rounds", line.num_rounds)

@@ -6,18 +6,23 @@ Updates are listed round by round, by client inside a round. Delay of an update:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtempo import display
 from fedtempo.display import Shown, frame_of
 from fedtempo.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
+
+    from fedtempo.clock.config import ClockConfig
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -32,6 +37,17 @@ class TimelineRound(NamedTuple):
     participants: tuple[int, ...]
     base_versions: tuple[int, ...]
     draws: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a timeline was made from: enough to draw it."""
+
+    config: ClockConfig
+    label: str
+    """The scheme's name."""
+    until: Fraction | None = None
+    """The time that was asked for, where the timeline goes on to it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +71,13 @@ class Timeline(Shown):
     first_round: int = 0
     start: int = 0
     """t^n of the first round, in ticks."""
-    label: str = ""
-    """Of the scheme; empty where it is not known."""
+    origin: Origin | None = None
+    """What `plot` needs beside the rounds; None where it is not known. It makes no timelines equal or different."""
+
+    @property
+    def label(self) -> str:
+        """Of the scheme; empty where it is not known."""
+        return "" if self.origin is None else self.origin.label
 
     @property
     def num_rounds(self) -> int:
@@ -89,7 +110,7 @@ class Timeline(Shown):
             draws=None if self.draws is None else self.draws[updates],
             first_round=self.first_round + begin,
             start=self.start if begin == 0 else int(self.ends[begin - 1]),
-            label=self.label,
+            origin=self.origin if self.origin is None or stop == self.num_rounds else replace(self.origin, until=None),
         )
 
     def up_to(self, tick: int) -> Timeline:
@@ -209,7 +230,7 @@ class Timeline(Shown):
             num_clients=first.num_clients,
             first_round=first.first_round,
             start=first.start,
-            label=first.label,
+            origin=first.origin,
             **arrays,
         )
 
@@ -219,6 +240,14 @@ class Timeline(Shown):
         Rounds without updates have no row.
         """
         return frame_of(self)
+
+    def plot(self, path: str | Path | None = None, *, style: str = "light") -> Figure:
+        """Who works when: a lane a client, or thin rows and the throughput of more than 20; with `path` also a file.
+
+        The ending of `path` says whether it is SVG, PNG or PDF; `style` is light or dark. What ``ft.timeline`` and
+        ``ft.timeline_chunks`` make can be drawn, and slices of it.
+        """
+        return display.timeline_figure(self, path=path, style=style)
 
     def __repr__(self) -> str:
         return (

@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedtempo import display
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact, text
 from fedtempo.clock.time_use import Work, work_of
@@ -35,6 +37,7 @@ from fedtempo.weighting.windows import practical_window, window
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -261,6 +264,13 @@ class Plan(Shown):
             f"{number} scheme{'s' * (number != 1)} for {self.times.num_clients} clients, {self.times.always.law} times "
             f"from {means.min():.4g} to {means.max():.4g}, {self.weight_rule.label} weights, {self.step} step",
         )
+
+    def plot(self, path: str | Path | None = None, *, style: str = "light") -> Figure:
+        """Pace against staleness, idle time, weights, and what identical weights would do; with `path` also a file.
+
+        The ending of `path` says whether it is SVG, PNG or PDF; `style` is light or dark.
+        """
+        return display.plan_figure(self, path=path, style=style)
 
 
 def compare(

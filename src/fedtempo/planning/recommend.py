@@ -13,10 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedtempo import display
 from fedtempo.clock.ticks import Exact, positive, text
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.display import Shown, frame_of, one_line
@@ -34,6 +36,7 @@ from fedtempo.weighting.weight_rules import WeightRule
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 _WAITS = tuple(Fraction(n, 8) for n in (1, 2, 4, 6))
 """Of the slowest client's mean time."""
@@ -174,6 +177,13 @@ class Recommendation(Shown):
             side = "smallest" if last.best == 0 else "largest"
             said.append(f"The best learning rate is the {side} of those compared; give more in rates.")
         return tuple(said)
+
+    def plot(self, path: str | Path | None = None, *, style: str = "light") -> Figure:
+        """Predicted losses and rates against the time between two models; with `path` also a file.
+
+        The ending of `path` says whether it is SVG, PNG or PDF; `style` is light or dark.
+        """
+        return display.recommendation_figure(self, path=path, style=style)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it; what is not finite is null."""

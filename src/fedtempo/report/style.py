@@ -1,40 +1,142 @@
-"""What every figure shares: fonts and inks, how schemes and weight rules look, axes, and how it becomes a file.
+"""What every figure shares: light and dark, fonts and inks, how schemes and weight rules look, axes, and files.
 
-A colour is a scheme, a hue a family of schemes. A line is solid for time-based weights, dashed for identical ones,
-dotted for importance alone. Axes are logarithmic where values spread far, and have names with units.
+A colour is a scheme. The four schemes of the paper have colours of their own, the others one each from a list whose
+members differ, also without full colour vision, by lightness. A line is solid for time-based weights, dashed for
+identical ones, dotted for importance alone. Axes are logarithmic where values spread far, and have names with units.
+
+All of it is applied inside `rc_context`: a user's own settings of matplotlib stay as they are.
 """
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from matplotlib.legend import Legend
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.files import write_whole
-from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.summary import FAIR
 
 ENDINGS = ("svg", "png", "pdf")
-INK = "#33373d"
-STYLE: Any = {
-    "font.size": 9.0,
-    "font.family": "DejaVu Sans",
-    "svg.hashsalt": "fedtempo",
-    "svg.fonttype": "path",
-    "axes.edgecolor": INK,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-}
+
+
+# -- light and dark
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The inks of a figure."""
+
+    name: str
+    background: str
+    ink: str
+    grid: str
+    faint: str
+    """What is there and says little: a job that is not used yet."""
+    waiting: tuple[str, str]
+    """Face and edge of what waits."""
+    away: tuple[str, str]
+    """Face and edge of the time in which a client is not there."""
+    lost: str
+    """Work that is lost."""
+    families: dict[str, str]
+    """The colours of the paper's schemes."""
+    others: tuple[str, ...]
+    """Colours of all other schemes, in the order in which they are taken."""
+
+    @property
+    def rc(self) -> dict[Any, Any]:
+        """For `rc_context`."""
+        return {
+            "font.size": 9.0,
+            "font.family": "DejaVu Sans",
+            "svg.hashsalt": "fedtempo",
+            "svg.fonttype": "path",
+            "figure.facecolor": self.background,
+            "axes.facecolor": self.background,
+            "savefig.facecolor": "auto",
+            "axes.edgecolor": self.ink,
+            "text.color": self.ink,
+            "axes.labelcolor": self.ink,
+            "xtick.color": self.ink,
+            "ytick.color": self.ink,
+        }
+
+
+LIGHT = Theme(
+    name="light",
+    background="white",
+    ink="#33373d",
+    grid="#e3e6ea",
+    faint="#b9bec7",
+    waiting=("#e4e7ec", "#9aa1ad"),
+    away=("#f4f5f7", "#c3c8d0"),
+    lost="#b3261e",
+    families={"FedAvg": "#2b2b2b", "AsyncFedAvg": "#d55e00", "FedFix": "#0072b2", "FedBuff": "#009e73"},
+    others=(
+        *("#d4bf2a", "#6a0080", "#ff558a", "#754a40", "#8080ff", "#60d4aa", "#b52080", "#0000ff", "#d4952a"),
+        *("#559fca", "#b5b5ff", "#4a00bf", "#554000", "#553555"),
+    ),
+)
+DARK = Theme(
+    name="dark",
+    background="#16181d",
+    ink="#d9dde3",
+    grid="#2c313a",
+    faint="#5d646f",
+    waiting=("#2c313a", "#6d7684"),
+    away=("#1d2026", "#3c424d"),
+    lost="#ff7066",
+    families={"FedAvg": "#ececec", "AsyncFedAvg": "#ff7f2a", "FedFix": "#4aa8ef", "FedBuff": "#1fc493"},
+    others=(
+        *("#ffb500", "#ea75ca", "#caff00", "#b5806a", "#7580ff", "#ea0000", "#aacaff", "#b5df8a", "#aa4a80"),
+        *("#604aff", "#4a9f9f", "#f4aaca", "#4a75bf", "#9f604a"),
+    ),
+)
+_THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
+
+INK = LIGHT.ink
+STYLE: Any = LIGHT.rc
+
+
+def theme_of(style: str) -> Theme:
+    """The theme of that name."""
+    if style not in _THEMES:
+        raise InputError(f"style: {style!r} is not known; give {' or '.join(map(repr, _THEMES))}")
+    return _THEMES[style]
+
+
+# -- figures and files
+
+
+class Picture(Figure):
+    """A figure that notebooks show without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        with rc_context(STYLE):
+            self.savefig(file, format="png", dpi=110)
+        return file.getvalue()
+
+
+def new_figure(width: float, height: float) -> Picture:
+    """An empty figure, in inches, whose parts make room for each other; call within a theme."""
+    figure = Picture(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def ending_of(path: Path, example: str) -> str:
@@ -53,13 +155,9 @@ def save_figure(figure: Figure, path: Path, *, example: str) -> None:
         write_whole(path, lambda file: figure.savefig(file, format=ending, dpi=160, metadata=metadata))
 
 
-_FAMILIES = {
-    "FedAvg": ("#2b2b2b",),
-    "AsyncFedAvg": ("#d55e00",),
-    "FedFix": ("#0072b2", "#56b4e9", "#0a3a66", "#8fa8d8"),
-    "FedBuff": ("#009e73", "#7fcfa8", "#00523b", "#a6b34b"),
-}
-_OTHERS = ("#cc79a7", "#e69f00", "#7a4b2a", "#8c8c8c", "#5e3c99", "#b2182b")
+# -- how schemes and weight rules look
+
+
 _DASHES: dict[str, Any] = {
     FAIR: "-",
     "identical": (0, (4.0, 1.8)),
@@ -68,45 +166,154 @@ _DASHES: dict[str, Any] = {
 _OTHER_DASHES = ((0, (5.0, 1.5, 1.0, 1.5)), (0, (3.0, 1.2, 1.0, 1.2, 1.0, 1.2)))
 
 
-def colours(schemes: list[str]) -> dict[str, str]:
-    """A colour for each scheme, which its family decides; distinct without colour vision through lightness."""
-    used: dict[str, int] = {}
-    chosen = {}
+def colours(schemes: Sequence[str], theme: Theme = LIGHT) -> dict[str, str]:
+    """A colour for each scheme, no two alike as long as there are some; the first of a family has the family's."""
+    used: set[str] = set()
+    chosen: dict[str, str] = {}
+    taken = 0
     for scheme in schemes:
-        family = scheme.split("(")[0]
-        shades = _FAMILIES.get(family, _OTHERS)
-        key = family if family in _FAMILIES else ""
-        chosen[scheme] = shades[used.get(key, 0) % len(shades)]
-        used[key] = used.get(key, 0) + 1
+        family = scheme.split("(")[0].split(" ")[0]
+        if family in theme.families and family not in used:
+            chosen[scheme] = theme.families[family]
+            used.add(family)
+        elif scheme not in chosen:
+            chosen[scheme] = theme.others[taken % len(theme.others)]
+            taken += 1
     return chosen
 
 
-def dashes(rules: list[str]) -> dict[str, Any]:
+def dashes(rules: Sequence[str]) -> dict[str, Any]:
     """A line style for each weight rule."""
     others = [rule for rule in rules if rule not in _DASHES]
     return {r: _DASHES[r] if r in _DASHES else _OTHER_DASHES[others.index(r) % len(_OTHER_DASHES)] for r in rules}
 
 
-def entries(history: History) -> list[Line2D]:
-    """What a legend lists: the schemes, and the weight rules where there is more than the time-based one."""
-    dataset = history.dataset
-    schemes, rules = dataset["scheme"].values.tolist(), dataset["weights"].values.tolist()
-    handles = [Line2D([], [], color=colour, linewidth=2.4, label=name) for name, colour in colours(schemes).items()]
-    if rules != [FAIR]:
-        styles = dashes(rules).items()
-        handles += [Line2D([], [], color=INK, linestyle=s, linewidth=1.4, label=f"{r} weights") for r, s in styles]
-    return handles
+# -- legends and labels
 
 
-def legend(figure: Figure, history: History) -> None:
-    """Below the axes, where it covers no line."""
-    handles = entries(history)
-    width = figure.get_figwidth()
+_LETTER = 0.073
+"""Inches of a letter of a legend, about."""
+_ROW = 0.19
+"""Inches of a row of a legend."""
+_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "handlelength": 2.6, "columnspacing": 1.6}
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist]) -> None:
+    """One legend for all panels, below them, in place of one that is there; in as few rows as the width allows.
+
+    The figure grows by the rows after the first.
+    """
+    for there in list(figure.legends):
+        figure.set_figheight(figure.get_figheight() - _further_rows(there))
+        there.remove()
+    if not handles:
+        return
     longest = max(len(str(handle.get_label())) for handle in handles)
-    columns = max(1, min(len(handles), int(width / max(1.75, 0.6 + 0.08 * longest))))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8.5, handlelength=2.6
-    )
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / (0.55 + 0.8 * _LETTER * longest))))
+    while True:
+        rows = -(-len(handles) // columns)
+        columns = -(-len(handles) // rows)
+        legend = figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, **_LEGEND)
+        if columns == 1 or legend.get_window_extent().width <= 0.98 * figure.bbox.width:
+            break
+        legend.remove()
+        columns -= 1
+    figure.set_figheight(figure.get_figheight() + _further_rows(legend))
+
+
+def _further_rows(legend: Legend) -> float:
+    """Inches that a legend takes beyond its first row."""
+    figure = legend.get_figure(root=True)
+    assert figure is not None
+    return max(0.0, legend.get_window_extent().height / figure.dpi - _ROW - 0.12)
+
+
+@dataclass(frozen=True)
+class EndLabel:
+    """What is written beside the end of a line."""
+
+    value: float
+    """Where the line ends on the axis."""
+    text: str
+    colour: str
+
+
+_END_SIZE = 8.0
+_MOST_LABELS = 10
+_WIDEST = 0.36
+"""Of the figure's width: the most that labels beside the lines may take."""
+_FARTHEST = 0.2
+"""Of the axes' height: how far a label may stand from the end of its line."""
+
+
+def label_ends(axes: Axes, labels: Sequence[EndLabel], theme: Theme) -> bool:
+    """Write labels beside the right ends of lines, none over another; False, and none written, where they do not fit.
+
+    Call when the axes have their limits and the figure all its other parts.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    if not labels or len(labels) > _MOST_LABELS:
+        return False
+    figure.draw_without_rendering()
+    box = axes.get_window_extent()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    drawn = [axes.text(0, 0, label.text, fontsize=_END_SIZE) for label in labels]
+    sizes = [text.get_window_extent(renderer) for text in drawn]
+    for text in drawn:
+        text.remove()
+    low, high = (axes.transData.transform((0, y))[1] for y in axes.get_ylim())
+    ends = axes.transData.transform([(0, label.value) for label in labels])[:, 1]
+    ends = (np.clip(ends, min(low, high), max(low, high)) - box.y0) / box.height
+    height = 1.05 * max(size.height for size in sizes) / box.height
+    places = spread_out(ends, height)
+    too_wide = max(size.width for size in sizes) > _WIDEST * figure.bbox.width
+    if too_wide or len(labels) * height > 1.0 or float(np.abs(places - ends).max()) > _FARTHEST:
+        return False
+    for label, end, place in zip(labels, ends.tolist(), places.tolist(), strict=True):
+        axes.annotate(
+            label.text,
+            (1.0, end),
+            xytext=(18, (place - end) * box.height * 72 / figure.dpi),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="center",
+            fontsize=_END_SIZE,
+            color=_for_text(label.colour, theme),
+            annotation_clip=False,
+            arrowprops={
+                **{"arrowstyle": "-", "color": label.colour, "linewidth": 0.7},
+                **{"relpos": (0.0, 0.5), "shrinkA": 1, "shrinkB": 1},
+            },
+        )
+    return True
+
+
+def _for_text(colour: str, theme: Theme) -> str:
+    """A line's colour, nearer to that of text: letters are thinner."""
+    return to_hex(0.7 * np.array(to_rgb(colour)) + 0.3 * np.array(to_rgb(theme.ink)))
+
+
+def spread_out(wanted: Floats, gap: float) -> Floats:
+    """Places in [gap/2, 1 − gap/2] at least `gap` apart, in the order of `wanted` and close to it."""
+    order = np.argsort(wanted, kind="stable")
+    count = len(wanted)
+    steps = gap * np.arange(count)
+    # with the gaps taken out, the closest ascending values are means over blocks (pooling adjacent violators)
+    blocks: list[tuple[float, int]] = []
+    for value in (wanted[order] - steps).tolist():
+        blocks.append((value, 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (a, n), (b, m) = blocks[-2:]
+            blocks[-2:] = [((a * n + b * m) / (n + m), n + m)]
+    level = np.repeat([value for value, _ in blocks], [n for _, n in blocks])
+    room = max(gap / 2, 1.0 - gap / 2 - gap * (count - 1))
+    places = np.empty(count)
+    places[order] = np.clip(level, gap / 2, room) + steps
+    return places
+
+
+# -- axes
 
 
 _LARGE = 4.0  # from this ratio of the largest to the smallest value on, the axis is logarithmic
@@ -128,12 +335,17 @@ def scale(axes: Axes, which: Literal["x", "y"], values: Floats, *, logarithmic: 
         limits(low - 0.06 * (high - low), high + 0.06 * (high - low))
 
 
-def bare(axes: Axes) -> None:
-    """Without a frame, on faint lines."""
-    for side in ("top", "right"):
+def bare(axes: Axes, theme: Theme = LIGHT, *, along: Literal["x", "y"] = "y") -> None:
+    """Without a frame, on faint lines across the axis of values."""
+    for side in ("top", "right", *(("left",) if along == "x" else ())):
         axes.spines[side].set_visible(False)
-    axes.grid(axis="y", color="#e3e6ea", linewidth=0.7, zorder=0)
+    axes.grid(axis=along, color=theme.grid, linewidth=0.7, zorder=0)
     axes.set_axisbelow(True)
+
+
+def head(axes: Axes, title: str) -> None:
+    """The name of a panel."""
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
 
 
 def titled(attrs: dict[str, object], other: str) -> str:

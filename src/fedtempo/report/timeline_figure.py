@@ -1,14 +1,18 @@
 """A picture of a timeline in the manner of the paper's Figure 1: one lane a client, the server's lane on top.
 
 A bar is a job, from the model sent to the update that comes back, in the colour of its delay n − ρ_i(n); a hatched bar
-is an update that waits for its round to end. A vertical line is an aggregation, its arrow heads the models sent. The
-lanes are drawn by functions of their own, which other figures of who works when share.
+is an update that waits for its round to end. A vertical line is an aggregation, its arrow heads the models sent. Where
+clients come, go and fail, their absences are hatched lanes, and work that is lost is red. The lanes are drawn by
+functions of their own, which other figures of who works when share.
+
+More than 20 clients, or thousands of jobs, are drawn by `dense_timeline`: thin rows, and the throughput above them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,19 +20,30 @@ import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from fedtempo.clock.activity import ARRIVED, FAILED, LOST, RUNNING, Activity, activity_of
 from fedtempo.clock.config import ClockConfig
+from fedtempo.clock.generate import full_timeline
+from fedtempo.clock.ticks import in_ticks
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
-from fedtempo.report.style import INK, STYLE, ending_of, save_figure
+from fedtempo.errors import InputError
+from fedtempo.report.style import LIGHT, Theme, ending_of, new_figure, save_figure, theme_of
 
 SERVER = -1.1
 """Where the server's lane is; client i's is at i."""
-_RUNNING = "#b9bec7"
+LANES = 20
+"""Clients up to which each has a lane."""
+_MOST_BARS = 3_000
+_MOST = {True: 20_000, False: 200_000}
+"""Updates that make a readable picture: of clients with lanes, and of more."""
+_AWAY = 6 * "\\"
+"""How absences are hatched."""
+_EXAMPLE = "timeline.svg"
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,32 @@ class Jobs:
     back: Floats
     taken: Floats
     delay: I64
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Times of clients, from when to when."""
+
+    client: I64
+    begin: Floats
+    end: Floats
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that is drawn of the clients: their jobs, those that came to nothing, and when they were away."""
+
+    jobs: Jobs
+    failed: Spans
+    lost: Spans
+    away: Spans
+
+    def between(self, begin: float, end: float) -> Work:
+        """What is seen between two times."""
+        return Work(
+            _cut_jobs(self.jobs, begin, end),
+            *(_cut(spans, begin, end) for spans in (self.failed, self.lost, self.away)),
+        )
 
 
 def jobs_of(config: ClockConfig, line: Timeline, horizon: float) -> Jobs:
@@ -70,35 +111,69 @@ def jobs_of(config: ClockConfig, line: Timeline, horizon: float) -> Jobs:
     )
 
 
+def work_of(config: ClockConfig, line: Timeline, horizon: float) -> Work:
+    """The jobs of a timeline that begins with round 0; of clients that come and go, all that became of them."""
+    if config.availability is None:
+        nothing = Spans(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))
+        return Work(jobs_of(config, line, horizon), nothing, nothing, nothing)
+    found = activity_of(config, in_ticks(Fraction(horizon), config.unit))
+    unit = float(config.unit)
+    used = np.isin(found.outcome, (ARRIVED, RUNNING)) & (found.sent * unit < horizon)
+    taken = np.where(found.taken < 0, horizon, found.taken * unit)
+    jobs = Jobs(
+        found.client[used], (found.sent * unit)[used], (found.back * unit)[used], taken[used], found.delay[used]
+    )
+    client, begin, end = found.absences.T
+    return Work(jobs, _ended(found, FAILED, unit), _ended(found, LOST, unit), Spans(client, begin * unit, end * unit))
+
+
+def _ended(found: Activity, outcome: int, unit: float) -> Spans:
+    which = found.outcome == outcome
+    return Spans(found.client[which], found.sent[which] * unit, found.back[which] * unit)
+
+
+def _cut(spans: Spans, begin: float, end: float) -> Spans:
+    seen = (spans.end > begin) & (spans.begin < end)
+    return Spans(spans.client[seen], np.maximum(spans.begin[seen], begin), np.minimum(spans.end[seen], end))
+
+
+def _cut_jobs(jobs: Jobs, begin: float, end: float) -> Jobs:
+    seen = (jobs.taken > begin) & (jobs.sent < end)
+    sent, back, taken = (np.clip(times[seen], begin, end) for times in (jobs.sent, jobs.back, jobs.taken))
+    return Jobs(jobs.client[seen], sent, back, taken, jobs.delay[seen])
+
+
 def height_of_lane(clients: int) -> float:
     """Inches, so that a few lanes are not thick and many are not thin."""
     return float(np.clip(15.0 / clients, 0.16, 0.42))
 
 
-def delay_colours(largest: int) -> tuple[ListedColormap, BoundaryNorm]:
+def delay_colours(largest: int, theme: Theme = LIGHT) -> tuple[ListedColormap, BoundaryNorm]:
     """One colour per delay up to eight, then ranges; light to dark, readable without colour vision."""
     edges = np.unique(np.linspace(0, largest + 1, min(largest + 1, 8) + 1).round().astype(int))
-    picks = colormaps["viridis_r"](np.linspace(0.18, 0.95, max(len(edges) - 1, 1)))
+    ends = (0.18, 0.95) if theme is LIGHT else (0.02, 0.78)
+    picks = colormaps["viridis_r"](np.linspace(*ends, max(len(edges) - 1, 1)))
     return ListedColormap(picks), BoundaryNorm(edges, max(len(edges) - 1, 1))
 
 
-def draw_bars(axes: Axes, jobs: Jobs, colours: ListedColormap, norm: BoundaryNorm) -> None:
+def draw_bars(axes: Axes, jobs: Jobs, colours: ListedColormap, norm: BoundaryNorm, theme: Theme = LIGHT) -> None:
     """The jobs, and the updates that wait."""
     paint = colours(norm(jobs.delay))
     taken = jobs.delay >= 0
     waits = jobs.taken > jobs.back
+    face, edge = theme.waiting
     axes.barh(
         jobs.client[waits],
         (jobs.taken - jobs.back)[waits],
         left=jobs.back[waits],
         height=0.30,
         zorder=2,
-        color="#e4e7ec",
-        edgecolor="#9aa1ad",
+        color=face,
+        edgecolor=edge,
         linewidth=0.4,
         hatch="////",
     )
-    for which, colour in ((taken, paint[taken]), (~taken, _RUNNING)):
+    for which, colour in ((taken, paint[taken]), (~taken, theme.faint)):
         axes.barh(
             jobs.client[which],
             (jobs.back - jobs.sent)[which],
@@ -106,36 +181,81 @@ def draw_bars(axes: Axes, jobs: Jobs, colours: ListedColormap, norm: BoundaryNor
             height=0.62,
             zorder=2,
             color=colour,
-            edgecolor="white",
+            edgecolor=theme.background,
             linewidth=0.7,
         )
 
 
-def draw_aggregations(axes: Axes, line: Timeline, *, returns: bool) -> None:
+def lost_colour(theme: Theme) -> str:
+    """Of work that came to nothing: half red, half background."""
+    return to_hex((np.array(to_rgb(theme.lost)) + np.array(to_rgb(theme.background))) / 2)
+
+
+def draw_trouble(axes: Axes, work: Work, theme: Theme) -> None:
+    """Absences, and work that came to nothing: it ends with a cross where a job failed."""
+    face, edge = theme.away
+    axes.barh(
+        work.away.client,
+        work.away.end - work.away.begin,
+        left=work.away.begin,
+        height=0.86,
+        zorder=1,
+        color=face,
+        edgecolor=edge,
+        linewidth=0.4,
+        hatch=_AWAY,
+    )
+    for spans in (work.failed, work.lost):
+        axes.barh(
+            spans.client,
+            spans.end - spans.begin,
+            left=spans.begin,
+            height=0.62,
+            zorder=2,
+            color=lost_colour(theme),
+            edgecolor=theme.background,
+            linewidth=0.7,
+        )
+    axes.scatter(
+        work.failed.end, work.failed.client, marker="x", s=30, color=theme.lost, linewidth=1.5, zorder=5, clip_on=False
+    )
+
+
+def draw_aggregations(axes: Axes, line: Timeline, *, returns: bool, theme: Theme = LIGHT) -> None:
     """The ends of rounds; `returns`: their contributors get the new model."""
     ends = line.ends.astype(np.float64) * float(line.unit)
-    dense = line.num_rounds > 150
-    width = 0.35 if dense else 0.8
-    axes.axhline(SERVER, color=INK, linewidth=1.4, zorder=1)
+    dense, ink = line.num_rounds > 150, theme.ink
+    width, faint = (0.35, 0.3) if dense else (0.8, 0.6)
+    axes.axhline(SERVER, color=ink, linewidth=1.4, zorder=1)
     filled = np.diff(line.offsets) > 0
     first = line.offsets[:-1]
     lowest = np.full(line.num_rounds, SERVER)
     lowest[filled] = np.maximum.reduceat(line.client, first[filled]) if filled.any() else 0
-    axes.vlines(
-        ends[filled], SERVER, lowest[filled] - 0.31, color=INK, linewidth=width, alpha=0.3 if dense else 0.6, zorder=0
-    )
+    axes.vlines(ends[filled], SERVER, lowest[filled] - 0.31, color=ink, linewidth=width, alpha=faint, zorder=0)
     size = 30 if line.num_rounds <= 60 else 14 if not dense else 5
-    for which, fill in ((filled, INK), (~filled, "white")):
+    for which, fill in ((filled, ink), (~filled, theme.background)):
         level = np.full(int(which.sum()), SERVER)
-        axes.scatter(ends[which], level, s=size, facecolor=fill, edgecolor=INK, zorder=4, clip_on=False)
+        axes.scatter(ends[which], level, s=size, facecolor=fill, edgecolor=ink, zorder=4, clip_on=False)
     if returns and line.num_updates <= 4000:
         when = ends[line.round_of_update - line.first_round]
         heads = float(np.clip(700.0 / line.num_clients, 8, 34)) * (0.35 if dense else 1.0)
-        axes.scatter(when, line.client - 0.36, s=heads, marker="v", color=INK, linewidth=0, zorder=5, clip_on=False)
+        axes.scatter(when, line.client - 0.36, s=heads, marker="v", color=ink, linewidth=0, zorder=5, clip_on=False)
     if line.num_rounds <= 40:
-        newest = {end: n for n, end in enumerate(ends.tolist(), start=line.first_round + 1)}  # of those made together
-        for end, n in newest.items():
+        _number_models(axes, line, ends)
+
+
+_NARROW = 0.024
+"""Of the picture's width: numbers of models that are nearer to each other would touch."""
+
+
+def _number_models(axes: Axes, line: Timeline, ends: Floats) -> None:
+    """θ^n above the rounds' ends; of those that are close together, the first, and the newest of those made at once."""
+    newest = {end: n for n, end in enumerate(ends.tolist(), start=line.first_round + 1)}
+    before = -np.inf
+    for end, n in newest.items():
+        if end - before >= _NARROW * float(line.duration):
             axes.annotate(f"$\\theta^{{{n}}}$", (end, SERVER), (0, 6), textcoords="offset points", ha="center")
+            before = end
 
 
 def name_lanes(axes: Axes, names: Sequence[str], lane: float, *, numbered: bool) -> None:
@@ -150,7 +270,14 @@ def name_lanes(axes: Axes, names: Sequence[str], lane: float, *, numbered: bool)
 
 
 def add_legend(
-    figure: Figure, drawn: Sequence[Jobs], colours: ListedColormap, norm: BoundaryNorm, more: Sequence[Artist] = ()
+    figure: Figure,
+    drawn: Sequence[Jobs],
+    colours: ListedColormap,
+    norm: BoundaryNorm,
+    more: Sequence[Artist] = (),
+    theme: Theme = LIGHT,
+    *,
+    hatched: bool = True,
 ) -> None:
     """What the colours mean, and `more`."""
     edges = norm.boundaries.astype(int).tolist()
@@ -159,46 +286,113 @@ def add_legend(
         label = str(low) if high - low == 1 else f"{low}–{high - 1}"
         handles.append(Patch(facecolor=colours(k), label=label if k else f"delay {label}"))
     if any((jobs.taken > jobs.back).any() for jobs in drawn):
-        handles.append(Patch(facecolor="#e4e7ec", edgecolor="#9aa1ad", hatch="////", label="update waits"))
+        face, edge = theme.waiting
+        look = {"edgecolor": edge, "hatch": "////"} if hatched else {}
+        handles.append(Patch(facecolor=face, label="update waits", **look))
     if any((jobs.delay < 0).any() for jobs in drawn):
-        handles.append(Patch(facecolor=_RUNNING, label="not yet used"))
+        handles.append(Patch(facecolor=theme.faint, label="not yet used"))
     handles += more
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 10), frameon=False, fontsize=8.5)
+    close = {"columnspacing": 1.1, "handlelength": 1.4} if len(handles) > 9 else {}
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(len(handles), 14), frameon=False, fontsize=8.5, **close
+    )
 
 
-_EXAMPLE = "timeline.svg"
+def trouble_handles(work: Work, theme: Theme, *, hatch: str = _AWAY) -> list[Artist]:
+    """What a legend says of clients that come, go and fail."""
+    face, edge = theme.away
+    handles: list[Artist] = []
+    if len(work.away.client):
+        handles.append(Patch(facecolor=face, edgecolor=edge, hatch=hatch, label="client away"))
+    if len(work.failed.client) or len(work.lost.client):
+        handles.append(Patch(facecolor=lost_colour(theme), label="work lost"))
+    if hatch == _AWAY and len(work.failed.client):
+        handles.append(Line2D([], [], color=theme.lost, linestyle="", marker="x", markersize=5, label="job failed"))
+    return handles
 
 
-def timeline_figure(config: ClockConfig, line: Timeline, *, until: float, title: str) -> Figure:
-    """The picture of `line`, a whole timeline from its first round on."""
-    with rc_context(STYLE):
-        return _draw(config, line, until, title)
+# -- whole pictures
 
 
-def save_timeline(config: ClockConfig, line: Timeline, path: Path, *, until: float, title: str) -> None:
+def plot_timeline(line: Timeline, *, path: Path | None = None, style: str = "light") -> Figure:
+    """A timeline that knows what it was made from, or a slice of one; with `path` also a file."""
+    theme_of(style)
+    if path is not None:
+        ending_of(path, _EXAMPLE)
+    origin = line.origin
+    if origin is None:
+        raise InputError(
+            "plot: this timeline does not know its scheme and client times; ft.timeline(scheme, times, …) makes one "
+            "that does, and fedtempo show draws a run on Flower"
+        )
+    if not line.num_rounds:
+        raise InputError("plot: this timeline has no rounds; take more of it")
+    if line.num_updates > most_updates(line.num_clients):
+        rounds = max(1, line.num_rounds * most_updates(line.num_clients) // line.num_updates)
+        raise InputError(f"plot: {line.num_updates} updates make no readable picture; draw line[:{rounds}]")
+    end = int(line.ends[-1]) * line.unit
+    figure = timeline_figure(
+        origin.config,
+        line,
+        until=float(end if origin.until is None else origin.until),
+        title=title_of(origin.label, line.num_clients, line),
+        style=style,
+    )
+    if path is not None:
+        save_figure(figure, path, example=_EXAMPLE)
+    return figure
+
+
+def most_updates(clients: int) -> int:
+    """Up to how many updates a picture is readable."""
+    return _MOST[clients <= LANES]
+
+
+def timeline_figure(config: ClockConfig, line: Timeline, *, until: float, title: str, style: str = "light") -> Figure:
+    """The picture of `line`, from its first round on."""
+    theme = theme_of(style)
+    begin = float(line.start * line.unit)
+    whole = line if line.first_round == 0 else full_timeline(config, max_rounds=line.first_round + line.num_rounds)
+    work = work_of(config, whole, until).between(begin, until)
+    with rc_context(theme.rc):
+        if line.num_clients > LANES or len(work.jobs.client) > _MOST_BARS:
+            from fedtempo.report.dense_timeline import dense_figure
+
+            return dense_figure(config, line, work, (begin, until), title, theme)
+        return _draw(config, line, work, (begin, until), title, theme)
+
+
+def save_timeline(
+    config: ClockConfig, line: Timeline, path: Path, *, until: float, title: str, style: str = "light"
+) -> None:
     """Draw and write; the file's ending says whether it is SVG, PNG or PDF."""
     ending_of(path, _EXAMPLE)
-    save_figure(timeline_figure(config, line, until=until, title=title), path, example=_EXAMPLE)
+    save_figure(timeline_figure(config, line, until=until, title=title, style=style), path, example=_EXAMPLE)
 
 
-def _draw(config: ClockConfig, line: Timeline, until: float, title: str) -> Figure:
-    clients = line.num_clients
-    lane = height_of_lane(clients)
-    height = float(np.clip(1.75 + lane * clients, 2.6, 40.0))
-    figure = Figure(figsize=(10.0, height), layout="constrained")
-    FigureCanvasAgg(figure)
+def client_names(config: ClockConfig) -> list[str]:
+    """Names of lanes: the clients' own where they have some, with their times."""
+    times = config.times.always
+    mark = "mean" if times.random else "τ"
+    called = times.names or [f"client {i}" for i in range(config.num_clients)]
+    return [f"{name}  ({mark} {mean:.3g})" for name, mean in zip(called, times.mean_time.tolist(), strict=True)]
+
+
+def _draw(
+    config: ClockConfig, line: Timeline, work: Work, span: tuple[float, float], title: str, theme: Theme
+) -> Figure:
+    lane = height_of_lane(line.num_clients)
+    figure = new_figure(10.0, float(np.clip(1.75 + lane * line.num_clients, 2.6, 40.0)))
     axes = figure.add_subplot()
-    jobs = jobs_of(config, line, until)
-    colours, norm = delay_colours(int(jobs.delay.max(initial=0)))
-    draw_bars(axes, jobs, colours, norm)
-    draw_aggregations(axes, line, returns=config.rule.returns_to_contributors)
-    axes.set_xlim(0.0, until)
+    colours, norm = delay_colours(int(work.jobs.delay.max(initial=0)), theme)
+    draw_bars(axes, work.jobs, colours, norm, theme)
+    draw_trouble(axes, work, theme)
+    draw_aggregations(axes, line, returns=config.rule.returns_to_contributors, theme=theme)
+    axes.set_xlim(*span)
     axes.set_xlabel("virtual time")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    mark = "τ" if not config.times.random else "mean"
-    names = [f"client {i}  ({mark} {mean:.3g})" for i, mean in enumerate(config.times.mean_time.tolist())]
-    name_lanes(axes, names, lane, numbered=line.num_rounds <= 40)
-    add_legend(figure, [jobs], colours, norm)
+    name_lanes(axes, client_names(config), lane, numbered=line.num_rounds <= 40)
+    add_legend(figure, [work.jobs], colours, norm, trouble_handles(work, theme), theme)
     return figure
 
 

@@ -12,8 +12,8 @@ from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.cycle import MAX_ROUNDS, Cycle, observe
 from fedtempo.clock.generate import Recording, full_timeline, stream
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.ticks import Exact
-from fedtempo.clock.timeline import Timeline
+from fedtempo.clock.ticks import Exact, exact
+from fedtempo.clock.timeline import Origin, Timeline
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
@@ -47,8 +47,10 @@ def timeline(
 
     `importance` matters to multinomial sampling only, `seed` to random times and sampling.
     """
-    line = full_timeline(_config(scheme, times, importance, seed), until=until, max_rounds=rounds)
-    return replace(line, label=scheme.label)
+    config = _config(scheme, times, importance, seed)
+    line = full_timeline(config, until=until, max_rounds=rounds)
+    whole = until is not None and (rounds is None or line.num_rounds < rounds)
+    return replace(line, origin=Origin(config, scheme.label, exact(until, "until") if whole else None))
 
 
 def timeline_chunks(
@@ -66,7 +68,9 @@ def timeline_chunks(
     """
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds: {rounds} is below 1; give the number of rounds")
-    return stream(_config(scheme, times, importance, seed), until=until, max_rounds=rounds)
+    config = _config(scheme, times, importance, seed)
+    origin = Origin(config, scheme.label)
+    return (replace(part, origin=origin) for part in stream(config, until=until, max_rounds=rounds))
 
 
 def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROUNDS) -> Cycle | None:

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedtempo import display
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import ClientTimes, Floats
@@ -39,6 +41,7 @@ from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -170,6 +173,10 @@ class Bound(Shown):
     def __repr__(self) -> str:
         of = self.label or "a run"
         return one_line("Bound", f"Theorem 1 bounds {of} by {self.theorem_1:.4g} at local_lr {self.steps.local_lr:g}")
+
+    def plot(self, path: str | Path | None = None, *, style: str = "light") -> Figure:
+        """The terms, and what they add up to, as bars; with `path` also a file, SVG, PNG or PDF by its ending."""
+        return display.bound_figure(self, path=path, style=style)
 
 
 def bound(

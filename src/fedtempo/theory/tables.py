@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedtempo import display
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact
 from fedtempo.clock.timeline import Timeline
@@ -29,6 +31,7 @@ from fedtempo.weighting.weights import Weights
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 _SHOWN = 6
 """Up to how many values a table row lists."""
@@ -90,6 +93,12 @@ class Quantities(Shown):
 
     def listed(self) -> list[tuple[str, str, object]]:
         """(symbol, name, value): a number, an array over clients or types, or None."""
+
+    def plot(self, path: str | Path | None = None, *, style: str = "light") -> Figure:
+        """How much each client counts, and its weight; with `path` also a file, SVG, PNG or PDF by its ending."""
+        return display.quantities_figure(self, path=path, style=style)
+
+    def _listed(self) -> list[tuple[str, str, object]]:
         q, s = self.expected, self.by_type
         taking = q.weights[q.weights > 0]
         return [

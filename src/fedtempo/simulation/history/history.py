@@ -301,14 +301,20 @@ class History(display.Shown):
     # -- pictures
 
     def plot(
-        self, measure: str = "loss", *, over: str = "time", ax: Axes | None = None, path: str | Path | None = None
+        self,
+        measure: str = "loss",
+        *,
+        over: str = "time",
+        ax: Axes | None = None,
+        path: str | Path | None = None,
+        style: str = "light",
     ) -> Figure:
         """A measure over virtual time: the mean over seeds, and a band of one deviation; with `path` also a file.
 
-        `over` is time, rounds, updates, bytes_up or bytes_down.
-        Where several hyper-parameters are left, those of `best("loss")` are drawn.
+        `over` is time, rounds, updates, bytes_up or bytes_down; `style` is light or dark. Several problems or client
+        times have a panel each. Where several hyper-parameters are left, those of `best("loss")` are drawn.
         """
-        return display.history_figure(self, measure, over=over, axes=ax, path=path)
+        return display.history_figure(self, measure, over=over, axes=ax, path=path, style=style)
 
     def __repr__(self) -> str:
         return display.history_line(self)
