@@ -99,7 +99,7 @@ def test_what_the_disk_refuses_is_said_and_the_old_file_stays(refusal, tmp_path)
     with using(RefusingDisk(operation, number)), pytest.raises(ft.InputError) as caught:
         files.write_text(path, "new" * 100)
     assert str(caught.value) == (
-        f"{path}: cannot write it ({told}); what is saved there is still whole; {cure}, or choose another place"
+        f"{path}: cannot write it ({told}); what was saved there before is intact; {cure}, or choose another place"
     )
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.txt"]

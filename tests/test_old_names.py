@@ -187,7 +187,7 @@ def test_a_rule_that_asks_for_losses_under_the_old_name() -> None:
                 return state, Close(tuple(view.arrived))
 
     assert Asking().needs == ("loss",)
-    with pytest.raises(ft.InputError, match="chooses by the losses of trained models"):
+    with pytest.raises(ft.InputError, match="chooses clients by the losses of trained models"):
         ft.timeline(ft.Scheme(Asking(), name="asking"), ft.FixedTimes([1, 2]), rounds=3)
 
 

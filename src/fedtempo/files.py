@@ -82,7 +82,8 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"{path}: cannot write it ({error.strerror or error}); what is saved there is still whole; {_cure(error)}"
+            f"{path}: cannot write it ({error.strerror or error}); what was saved there before is intact; "
+            f"{_cure(error)}"
         ) from None
 
 
@@ -90,7 +91,7 @@ def _cure(error: OSError) -> str:
     if error.errno in _NO_ROOM:
         return "make room on that disk, or choose another place"
     if error.errno in _NO_RIGHT:
-        return "give yourself the right to write there, or choose another place"
+        return "get permission to write there, or choose another place"
     return "check that disk, or choose another place"
 
 

@@ -44,7 +44,9 @@ def numbers(name: str, given: object, *, above: float = 0.0, reaches: bool = Fal
     for value in values:
         if not _real(value) or not (value > above or (reaches and value == above)) or not isfinite(value):
             least = "at least" if reaches else "above"
-            raise InputError(f"{name}: {value!r} does not do; give a number {least} {above:g}, or a list of them")
+            raise InputError(
+                f"{name}: {value!r} is not allowed; give a number {least} {above:g}, or a list of such numbers"
+            )
     return Axis(name, _distinct(name, [float(value) for value in values]), listed)
 
 

@@ -163,8 +163,8 @@ class Registry(Generic[T]):
             name = table.pop("name")
             if "repr" in table:
                 raise NotImported(
-                    f"{where}: {name} was written down as {table['repr']}, for it has no place to be imported from (a "
-                    "class or function inside another, a lambda, a script's own); give the object itself, or put it "
+                    f"{where}: {name} was saved as {table['repr']}, because it cannot be imported (a class or "
+                    "function inside another, a lambda, a script's own); give the object itself, or put it "
                     "into a module"
                 )
         if not isinstance(name, str) or not name.strip():
@@ -185,7 +185,7 @@ class Registry(Generic[T]):
         found = self._found(place, where)
         if isinstance(found, self.makes):
             if texts or table:
-                raise InputError(f"{where}: {place} is an object, made already; leave {[*texts, *table]} out")
+                raise InputError(f"{where}: {place} is already an object; leave {[*texts, *table]} out")
             return found
         if not callable(found):
             raise InputError(f"{where}: {place} is a {type(found).__name__}; it must be {self._wanted}, or make one")
@@ -346,8 +346,8 @@ def _named(kind: str, place: str, where: str, makes: tuple[type, ...] = ()) -> o
 
 def _not_imported(place: str, where: str) -> NotImported:
     return NotImported(
-        f"{where}: {place} is named there, and nothing is imported because a folder or a message says so; if you trust "
-        "it, name it yourself",
+        f"{where}: {place} is named there, but nothing is imported only because a folder or a message names it; if "
+        "you trust it, name it yourself",
         place,
     )
 
@@ -356,7 +356,7 @@ def imported(place: str, where: str, makes: tuple[type, ...] = ()) -> object:
     """The attribute at ``package.module:attribute``, from the current directory or among installed packages."""
     home, _, attribute = place.partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in home.split(".")):
-        raise InputError(f'{where}: {place!r} is not the name of anything; write it as "package.module:attribute"')
+        raise InputError(f'{where}: {place!r} is not an import path; write it as "package.module:attribute"')
     with nullcontext() if home.split(".")[0] == "fedtempo" else _current_directory():
         try:
             module = import_module(home)

@@ -50,7 +50,7 @@ class RuleReport:
     rounds: int
 
     def __str__(self) -> str:
-        return f"{self.rule!r} is lawful: {self.rounds} rounds in {self.settings} settings"
+        return f"{self.rule!r} keeps the contract: {self.rounds} rounds in {self.settings} settings"
 
 
 def check_rule(rule: WaitingRule, *, settings: int = 40, seed: int = 0) -> RuleReport:
@@ -127,7 +127,9 @@ class _Watched(WaitingRule):
     def deadline(self, state: State, view: View) -> int | None:
         due: int | None = self._same("deadline", self.rule.deadline(state, view), self.rule.deadline(state, view))
         if due is not None and type(due) is not int:
-            raise UnlawfulRule(f"{self.rule!r}: deadline() gave {due!r}; a deadline is a whole number of ticks or None")
+            raise UnlawfulRule(
+                f"{self.rule!r}: deadline() returned {due!r}; a deadline is a whole number of ticks or None"
+            )
         return due
 
     def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
@@ -161,8 +163,8 @@ class _Watched(WaitingRule):
     def _same(self, what: str, first: T, second: T) -> T:
         if first != second or self.rule != self.before:
             raise UnlawfulRule(
-                f"{self.rule!r}: {what}() answered {first!r} and then {second!r} to the same question; "
-                "keep what the rule remembers in the state, and draw from view.seed and view.version only"
+                f"{self.rule!r}: {what}() returned {first!r} and then {second!r} for the same input; keep what the "
+                "rule remembers in the state, and draw from view.seed and view.version only"
             )
         return first
 
@@ -180,8 +182,8 @@ def _check_run(config: ClockConfig) -> list[Round]:
     closed = list(islice(rounds(_server(config, _Watched(config.rule)), _transport(config)), _ROUNDS))
     if len(closed) < _ROUNDS:
         raise UnlawfulRule(
-            f"{config.rule!r} stops after {len(closed)} rounds with {config.times!r}: no job out, no deadline set; "
-            "close the round, send models, or set a deadline"
+            f"{config.rule!r} stops after {len(closed)} rounds with {config.times!r}: no job is running and no "
+            "deadline is set; close the round, send models, or set a deadline"
         )
     return closed
 
@@ -200,8 +202,8 @@ def _check_checkpoint(config: ClockConfig, closed: list[Round]) -> None:
         after += step(restored, transport)
     if (before + after)[:_ROUNDS] != closed:
         raise UnlawfulRule(
-            f"{config.rule!r}: a server restored from a checkpoint goes on with other rounds; "
-            "keep all that the rule remembers in the state, as plain values"
+            f"{config.rule!r}: a server restored from a checkpoint continues with different rounds; keep all that the "
+            "rule remembers in the state, as plain values"
         )
 
 
@@ -246,8 +248,9 @@ def _check_faults(config: ClockConfig, draw: random.Random) -> None:
         if last > 2 * horizon or number > _MOST_FAULTY_ROUNDS:
             return
     raise UnlawfulRule(
-        f"{config.rule!r} stops at {last} when clients fail, leave and join, though client 0 is always there; "
-        "decide() must answer Left, Failed and Joined: close a round that waits for nobody, send to who is free"
+        f"{config.rule!r} stops at {last} when clients fail, leave and join, although client 0 is always available; "
+        "decide() must handle Left, Failed and Joined: close a round that waits for no client, and send to clients "
+        "that are free"
     )
 
 
@@ -256,7 +259,7 @@ def _check_fast_way(config: ClockConfig) -> None:
         return
     fast, slow = (full_timeline(config, max_rounds=_ROUNDS, by_rule=asked) for asked in (False, True))
     if not fast.equals(slow):
-        raise UnlawfulRule(f"{config.rule!r}: chunks() gives other rounds than decide() with {config.times!r}")
+        raise UnlawfulRule(f"{config.rule!r}: chunks() and decide() give different rounds with {config.times!r}")
 
 
 def _check_phase(config: ClockConfig) -> None:

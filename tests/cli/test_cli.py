@@ -175,7 +175,7 @@ BAD = {
     "plan --times 1,2 --law pareto:1": "shape: 1 must lie between",
     "plan --times 1,2 --law fixed:1": "fixed has no number",
     "plan --times tifl": "add --clients",
-    "plan --times tifl --clients 5 --law uniform": "a law of its own",
+    "plan --times tifl --clients 5 --law uniform": "has its own law",
     "plan --times 1,2 --law exponential --resolution 5": "resolution",
     "plan --times 1,2 --resolution 1/10": "exact already",
     "plan --times 1,2 --scheme fedfx": "did you mean fedfix",

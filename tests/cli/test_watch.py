@@ -54,8 +54,8 @@ def test_what_a_killed_run_shows(killed, run) -> None:
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith(f"FedFix(3/2) in {killed}: round 20 of 200, 30.0 of 5000 s of training; saved ")
-    assert lines[0].endswith("no end is saved: it runs, or was stopped")
-    assert any(line.startswith("3 jobs out, 1 silent; given up after 3600 s") for line in lines)
+    assert lines[0].endswith("not ended: it is running, or was interrupted")
+    assert any(line.startswith("3 jobs out, 1 silent; timeout 3600 s") for line in lines)
     [never] = [line.split() for line in lines if line.startswith("node 102")]
     assert never[2:3] == ["0"]
     assert float(never[3]) >= 30
@@ -92,7 +92,7 @@ def test_jobs_grow_older_until_the_run_has_ended(killed, tmp_path, run) -> None:
     seen = watched(folder)
     assert [job.silent for job in seen.jobs] == [True, False, False]
     out = run("watch", folder, "--once")[1]
-    assert "it has ended: 20 rounds are done" in out
+    assert "ended: 20 rounds are done" in out
     assert "3 jobs out at the end, 1 silent" in out
 
 
@@ -150,7 +150,7 @@ def test_an_older_state_is_said(killed, tmp_path, run) -> None:
     code, out, _ = run("watch", folder, "--once")
     assert code == 0
     assert "round 19 of 200" in out
-    assert "the older state, state.previous.npz, is whole and taken instead" in out
+    assert "the older state, state.previous.npz, is intact and used instead" in out
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_folders_that_hold_something_else(files, code, said, run, tmp_path) -> N
     assert (found, out) == (code, "")
     assert said in err
     assert len(err.splitlines()) == 1
-    assert run("watch", tmp_path / "nowhere")[0] == 3
+    assert run("watch", tmp_path / "without positive curvature")[0] == 3
 
 
 def test_without_flower(killed, run, monkeypatch) -> None:

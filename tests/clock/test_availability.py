@@ -259,15 +259,15 @@ def test_the_clock_stays_exact() -> None:
         ({"on": 3, "off": [1, 2, 0]}, "client 2 is away: 0 is not above zero"),
         ({"absences": {3: [(0, 1)]}}, "no client 3"),
         ({"absences": {"x": [(0, 1)]}}, "not the number of a client"),
-        ({"absences": {0: [(3, 8), (5, 9)]}}, "not over at 5"),
-        ({"absences": {0: [(3, None), (5, 9)]}}, "not over at 5"),
+        ({"absences": {0: [(3, 8), (5, 9)]}}, "overlaps the next, which begins at 5"),
+        ({"absences": {0: [(3, None), (5, 9)]}}, "overlaps the next, which begins at 5"),
         ({"absences": {0: [(3, 3)]}}, "ends before it begins"),
-        ({"absences": {0: [(-3, 3)]}}, "before the clock"),
+        ({"absences": {0: [(-3, 3)]}}, "before time 0"),
         ({"absences": {0: [(1, 2, 3)]}}, r"not \(begin, end\)"),
         ({"absences": {0: (1, 2)}}, r"not \(begin, end\)"),
-        ({"absences": [(0, 3)]}, "not by client"),
-        ({"absences": {0: [(0, None)]}}, "never there"),
-        ({"absences": {0: [(0, 24)]}, "period": 24}, "never there"),
+        ({"absences": [(0, 3)]}, "not a dict by client"),
+        ({"absences": {0: [(0, None)]}}, "never available"),
+        ({"absences": {0: [(0, 24)]}, "period": 24}, "never available"),
         ({"absences": {0: [(22, 6)]}, "period": 24}, r"give \(22, 24\) and \(0, 6\)"),
         ({"absences": {0: [(20, 30)]}, "period": 24}, "the period ends at 24"),
         ({"absences": {0: [(20, None)]}, "period": 24}, "never ends"),
@@ -288,7 +288,7 @@ def test_absences_from_a_file(tmp_path) -> None:
     named = ft.TraceTimes([[1], [2], [3]], names=["a", "b", "c"])
     file.write_text("client,leaves,returns\nb,0,12\n")
     assert named.available(absences=str(file)).availability.absences[1] == ((0, 12),)
-    with pytest.raises(DataMissing, match="no such file"):
+    with pytest.raises(DataMissing, match="no such absences file"):
         times.available(absences=tmp_path / "none.csv")
     file.write_text("client,begin\n1,4\n")
     with pytest.raises(InputError, match="columns client, leaves and returns"):

@@ -105,7 +105,7 @@ def test_text_names_devices_and_their_seed():
         (lambda: ft.devices.named("tifl", 5, seed="a"), "seed: 'a' is not a whole number"),
         (lambda: read_times("tifl", None, None), "--times tifl needs the number of clients: add --clients 20"),
         (lambda: read_times("tifl:x", 5, None), "the seed is a whole number, as in tifl:1"),
-        (lambda: read_times("tifl", 5, "exponential"), "tifl has a law of its own"),
+        (lambda: read_times("tifl", 5, "exponential"), "tifl has its own law"),
         (lambda: read_times("tiffl", 5, None), "did you mean tifl?"),
     ],
 )
@@ -139,7 +139,7 @@ def test_the_number_of_a_law_under_its_old_name_warns():
 @pytest.mark.parametrize(
     ("law", "spread", "words"),
     [
-        ("exponential:2", None, "exponential has no number"),
+        ("exponential:2", None, "exponential takes no number"),
         ("lognormal:", None, "sigma of lognormal: '' is not a number"),
         ("uniform:1", None, "half width between 0 and 1"),
         ("pareto:1", None, "shape: 1 must lie between"),

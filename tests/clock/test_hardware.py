@@ -72,16 +72,16 @@ def test_clients_that_come_and_go_do_so_with_any_bytes():
     ],
 )
 def test_nothing_is_known_before_the_bytes_are(ask):
-    with pytest.raises(ft.InputError, match="times: hardware times without bytes_sent are known for a problem only"):
+    with pytest.raises(ft.InputError, match="times: hardware times without bytes_sent need a problem"):
         ask(ft.FixedTimes.hardware(**ROWS))
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"bytes_received": 5}, "bytes_received: it needs bytes_sent"),
-        ({"bytes_received": 5, "bytes_sent": 5}, "and download_bytes_per_second beside it"),
-        ({"bytes_sent": 5, "download_bytes_per_second": 5}, "it needs bytes_received"),
+        ({"bytes_received": 5}, "bytes_received: also give bytes_sent"),
+        ({"bytes_received": 5, "bytes_sent": 5}, "and download_bytes_per_second"),
+        ({"bytes_sent": 5, "download_bytes_per_second": 5}, "also give bytes_received"),
         ({"download_bytes_per_second": 0}, "download_bytes_per_second of client 0: 0 is not above zero"),
         ({"bytes_per_second": [1, 2, 3]}, "lists have different lengths"),
     ],

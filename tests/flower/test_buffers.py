@@ -63,9 +63,9 @@ def test_wrong_ones_are_refused() -> None:
     with pytest.raises(InputError, match=r"buffers: no array of the model is called '\*.ema'; there are fc.weight, "):
         Buffers(MODEL, ["*.ema"])
     for given in ("running_mean", 3, [3]):
-        with pytest.raises(InputError, match=r"buffers: .* are no names of arrays"):
+        with pytest.raises(InputError, match=r"buffers: .* are not names of arrays"):
             FedFix(1, buffers=given)
-    with pytest.raises(InputError, match="nothing in it is trained: flag are whole numbers"):
+    with pytest.raises(InputError, match="it has no trainable arrays: flag are whole numbers"):
         Buffers.of({"flag": MODEL["flag"]}, "auto")
     assert Buffers.of({"w": np.zeros(2)}, ["w"]).names == ("w",), "whoever names all of them wants that"
 
@@ -153,9 +153,9 @@ def _content(base):
 def test_a_client_that_sends_what_no_statistic_can_be() -> None:
     negative, nan, inf = admit(sent(var=-1e-3)), admit(sent(mean=np.nan)), admit(sent(var=np.inf))
     assert isinstance(negative, Refused)
-    assert negative.reason == "'bn.running_var' is a variance and holds -0.001; it must not be below zero"
+    assert negative.reason == "'bn.running_var' is a variance and contains -0.001; it must not be below zero"
     assert isinstance(nan, Refused)
-    assert nan.reason == "'bn.running_mean' holds NaN in 2 of 2 places"
+    assert nan.reason == "'bn.running_mean' contains NaN in 2 of 2 entries"
     assert isinstance(inf, Refused)
 
 

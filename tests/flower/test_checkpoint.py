@@ -241,7 +241,7 @@ def test_a_folder_with_a_run_is_not_written_over(tmp_path) -> None:
     grid, _ = world()
     start("async", grid, tmp_path, resume=False)
     with pytest.raises(
-        ResultsConflict, match="holds a run; pass resume=True to go on with it, or choose another folder"
+        ResultsConflict, match="contains a run; pass resume=True to continue it, or choose another folder"
     ):
         start("async", grid, tmp_path, resume=False)
     with pytest.raises(ResultsConflict, match=r'holds another run .its scheme is {"name": "async"}, here it is'):
@@ -255,7 +255,7 @@ def test_a_folder_with_a_run_is_not_written_over(tmp_path) -> None:
 
 def test_resuming_needs_a_folder_and_starts_anew_in_an_empty_one(tmp_path) -> None:
     grid, steps = world()
-    with pytest.raises(InputError, match="resume: there is no folder to go on from; give the strategy checkpoint="):
+    with pytest.raises(InputError, match="resume: there is no folder to continue from; give the strategy checkpoint="):
         AsyncFedAvg(**on(grid)).start(grid, record_of(INITIAL), resume=True)
     check(start("async", grid, tmp_path / "new", resume=True), steps)
 
@@ -373,10 +373,10 @@ def test_a_journal_that_is_damaged_is_said_and_left_as_it_is(damage, tmp_path) -
 @pytest.mark.parametrize(
     ("resume", "when", "told"),
     [
-        (False, 0.5, "another server writes to"),  # nothing is saved yet
-        (True, 0.5, "another server writes to"),
-        (False, 1.5, "holds a run"),
-        (True, 1.5, "another server writes to"),
+        (False, 0.5, "another server is writing to"),  # nothing is saved yet
+        (True, 0.5, "another server is writing to"),
+        (False, 1.5, "contains a run"),
+        (True, 1.5, "another server is writing to"),
     ],
 )
 def test_two_servers_do_not_write_to_one_folder(resume, when, told, tmp_path) -> None:

@@ -99,7 +99,7 @@ def test_a_name_that_comes_back_with_another_key_is_said() -> None:
     registry.introduce(0, "seven")
     registry.look(nodes(n2="made at the next start"))
     *_, back = registry.introduce(1, "seven")
-    assert back.reason == "at node 2, by its name alone: its key is another"
+    assert back.reason == "at node 2, by its name only: its key is different"
 
 
 def authenticated(registry: ClientRegistry, client: int, name: str):
@@ -113,7 +113,7 @@ def test_where_nodes_are_authenticated_a_new_key_does_not_take_over_a_name() -> 
     registry.look(nodes(n2="mallory"))
     [change] = authenticated(registry, 1, "seven")
     assert (change.client, change.there, change.kind) == (1, None, "same identity")
-    assert "as client 0 which is away and has another key; it counts as a client of its own" in change.reason
+    assert "like client 0 which is disconnected and has another key; it counts as a separate client" in change.reason
     assert authenticated(registry, 1, "seven") == [], "said once"
     assert registry.there == [1]
     assert registry.names[1] != "seven"

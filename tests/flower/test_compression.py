@@ -229,14 +229,14 @@ def test_other_messages_and_replies_pass() -> None:
     [(_, reply)] = site.behave(message)
     assert list(reply.content["arrays"]) == ["w"]
     assert MARKER not in reply.content
-    with pytest.raises(InputError, match="'topk' is no compression; give"):
+    with pytest.raises(InputError, match="'topk' is not a compression; give"):
         compressing("topk")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda new: new["w"].fill(np.nan), "'w' holds NaN in 240 of 240 places"),
+        (lambda new: new["w"].fill(np.nan), "'w' contains NaN in 240 of 240 entries"),
         (lambda new: new.pop("b"), "its arrays are not the model's: it lacks b"),
         (lambda new: new.update(w=new["w"].T), r"'w' has shape \(8, 30\) where the model has \(30, 8\)"),
         (lambda new: new.update(seen=np.array("x")), "'seen' has dtype <U1"),
@@ -293,7 +293,7 @@ def test_numbers_that_travel_but_are_not_finite_are_refused() -> None:
         reply.content["arrays"] = record_of(parts)
         refused = ReplyValidator("num-examples", clip_norm=None, norm_limit=None).admit(reply, base)
         assert isinstance(refused, Refused)
-        assert "holds" in refused.reason
+        assert "contains" in refused.reason
 
 
 def spoiled(way):
@@ -329,17 +329,17 @@ WAYS = {
     "too much": (_mark(name="topk", share="2"), "share above 0 and up to 1"),
     "nothing": (_mark(name="topk", share="1/0"), "is not a number"),
     "another share": (_mark(name="topk", share="1/2"), "where float32 of shape"),
-    "another method": (_mark(name="qsgd", levels=4), "where codes, rest, scales are due"),
-    "levels": (_mark(name="qsgd", levels=10**12), "levels: 1000000000000 does not do"),
+    "another method": (_mark(name="qsgd", levels=4), "where codes, rest, scales are expected"),
+    "levels": (_mark(name="qsgd", levels=10**12), "levels: 1000000000000 is not allowed"),
     "extra": (_mark(name="topk", share="0.1", x=1), "the key 'x' does not exist"),
-    "a metric": (lambda content: content.__setitem__(MARKER, MetricRecord({"share": 1})), "no ConfigRecord"),
+    "a metric": (lambda content: content.__setitem__(MARKER, MetricRecord({"share": 1})), "not a ConfigRecord"),
     "no mark": (lambda content: content.pop(MARKER), "its arrays are not the model's"),
     "short": (_arrays(lambda parts: parts.update(values=parts["values"][:-1])), "where float32 of shape"),
     "long": (_arrays(lambda parts: parts.update(rest=np.zeros(10**6, np.uint8))), "where uint8 of shape"),
     "type": (_arrays(lambda parts: parts.update(values=parts["values"].astype("f8"))), "values is float64"),
     "places": (_arrays(lambda parts: parts["places"].fill(255)), "places are not 24 different"),
     "missing": (_arrays(lambda parts: parts.pop("places")), "it has rest, values where places, rest, values"),
-    "more": (_arrays(lambda parts: parts.update(w=np.ones(3))), "are due"),
+    "more": (_arrays(lambda parts: parts.update(w=np.ones(3))), "are expected"),
     "plain": (_arrays(lambda parts: (parts.clear(), parts.update(first_model()))), "it has b, seen, w where"),
     "bytes": (
         lambda content: content["arrays"].__setitem__("values", Array("float32", (24,), "numpy.ndarray", b"no")),

@@ -117,7 +117,7 @@ def test_whatever_is_done_to_a_folder_is_said_in_a_sentence(cases, runs, tmp_pat
             assert record is None, (case, done, result)
             continue
         went_on += record is not None
-        if "; what came after round" in result.stopped and any(path.is_dir() for path in folder.iterdir()):
+        if "; rounds after" in result.stopped and any(path.is_dir() for path in folder.iterdir()):
             continue  # a folder stands where a state is to be
         assert result.stopped == "9 rounds are done", (case, done)
         assert recorded(folder).timeline.equals(recorded(result).timeline), (case, done)
@@ -167,8 +167,8 @@ def test_an_altered_weight_is_named_by_its_line(runs, tmp_path) -> None:
     line = rounds_of(folder)[1]
     alter(folder, line)
     assert refused(folder) == (
-        f"{folder}/rounds.jsonl: line {line} is not as it was written (its checksum is that of another line); the "
-        "lines before it and the model in state.npz are whole; put a whole copy of the folder back, or choose another "
+        f"{folder}/rounds.jsonl: line {line} is damaged (its checksum does not match); the "
+        "lines before it and the model in state.npz are intact; restore the folder from a copy, or choose another "
         "folder"
     )
 
@@ -179,11 +179,11 @@ def test_an_altered_weight_of_the_last_round_takes_the_state_before(runs, tmp_pa
     alter(folder, rounds_of(folder)[-1])
     with caplog.at_level(logging.WARNING, "flwr"):
         assert weights_of(folder) == whole[:-1]
-    assert "the older state, state.previous.npz, is whole and taken instead" in caplog.text
+    assert "the older state, state.previous.npz, is intact and used instead" in caplog.text
     grid, _ = world()
     result = start("async", grid, folder, resume=True, rounds=12)
     assert [fault.kind for fault in result.errors] == ["checkpoint", "restart"]
-    assert "is whole and taken instead" in result.errors[0].reason
+    assert "is intact and used instead" in result.errors[0].reason
     assert weights_of(folder)[: len(whole) - 1] == whole[:-1]
 
 
@@ -228,9 +228,9 @@ def test_both_states_damaged_says_what_is_whole(runs, tmp_path) -> None:
         path.write_bytes(b"nonsense")
     lines = len((folder / "rounds.jsonl").read_bytes().splitlines())
     assert refused(folder) == (
-        f"{folder}/state.npz: cannot be read (File is not a zip file), and the older state does not help "
-        f"({folder}/state.previous.npz: cannot be read (File is not a zip file)); rounds.jsonl is whole up to line "
-        f"{lines}; put a whole copy of the folder back, or choose another folder"
+        f"{folder}/state.npz: cannot be read (File is not a zip file), and the older state cannot be used either "
+        f"({folder}/state.previous.npz: cannot be read (File is not a zip file)); rounds.jsonl is intact up to line "
+        f"{lines}; restore the folder from a copy, or choose another folder"
     )
 
 
@@ -251,7 +251,7 @@ def test_a_file_that_may_not_be_read_is_not_taken_for_damage(runs, tmp_path, mon
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("zipfile.ZipFile", no)
-    with pytest.raises(InputError, match=r"state\.npz: cannot be read \(Permission denied\); give yourself the right"):
+    with pytest.raises(InputError, match=r"state\.npz: cannot be read \(Permission denied\); get permission"):
         recorded(folder)
 
 

@@ -206,7 +206,7 @@ def test_a_wait_that_makes_no_sense_is_said_in_words() -> None:
         }
 
     assert said(30, {0: 20.0, 1: 70.0}) == {}
-    assert "below what Flower's transport takes (10 s)" in said(2, {0: 1.0})["floor"]
+    assert "shorter than Flower's transport takes (10 s)" in said(2, {0: 1.0})["floor"]
     assert "Set wait to 14 s or more" in said(12, {0: 1.0}, overhead=14.2)["floor"]
     assert "the fastest client's 25 s (site 1)" in said(20, {0: 30.0, 1: 25.0})["fastest"]
     words = said(10, {0: 5.0, 4: 400.0})["client 4"]

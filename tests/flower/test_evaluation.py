@@ -115,7 +115,7 @@ def test_an_evaluation_that_is_waited_for_may_fail_and_may_be_interrupted() -> N
 
 
 def test_other_words_for_the_evaluation_are_refused() -> None:
-    with pytest.raises(InputError, match="evaluation: 'never' is none; give one of 'beside', 'wait'"):
+    with pytest.raises(InputError, match="evaluation: 'never' is not known; give one of 'beside', 'wait'"):
         FedAvg(evaluation="never")
 
 
@@ -185,8 +185,8 @@ def exits(number, arrays):
 @pytest.mark.parametrize(
     ("evaluate", "told"),
     [
-        (gives_a_float, "evaluate_fn gave a float; return a MetricRecord or None"),
-        (gives_a_dict, "evaluate_fn gave a dict; return a MetricRecord or None"),
+        (gives_a_float, "evaluate_fn returned a float; return a MetricRecord or None"),
+        (gives_a_dict, "evaluate_fn returned a dict; return a MetricRecord or None"),
         (exits, "SystemExit: enough"),
     ],
 )
@@ -248,7 +248,7 @@ def test_a_client_that_is_gone_is_not_waited_for(rounds) -> None:
     result = AsyncFedAvg(**options).start(grid, record_of(INITIAL), num_rounds=rounds, timeout=3600)
     assert grid.clock.now() < 60 * SECOND
     told = [fault for fault in result.errors if fault.kind == "evaluation"]
-    assert {fault.reason.partition(": ")[2] for fault in told} == {"it is gone, or did not answer in time"}
+    assert {fault.reason.partition(": ")[2] for fault in told} == {"it left, or did not answer in time"}
     assert all(fault.time >= 4.5 for fault in told), "when it was seen, and not when it was asked"
     assert result.evaluate_metrics_clientapp[1]["loss"] == pytest.approx((1 * 10 + 2 * 20) / 30)
     assert rounds in result.evaluate_metrics_clientapp

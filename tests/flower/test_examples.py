@@ -70,7 +70,7 @@ def test_a_client_does_not_buy_the_model(strategy, place, claim) -> None:
     [(client, reason)] = said(result)
     assert client == place
     assert reason == (
-        f"it says that it has {claim:.6g} examples, and counts as 100, 10 times the median of the others. "
+        f"it reports {claim:.6g} examples and counts as 100, 10 times the median of the others. "
         "If it is right, raise max_examples, or give importance"
     )
     record = recorded(result)
@@ -156,7 +156,7 @@ def test_uniform_weights_keep_slow_clients_in() -> None:
 
 
 def test_words_that_are_no_importance() -> None:
-    with pytest.raises(InputError, match="importance: 'equal' is none; give one of 'uniform'"):
+    with pytest.raises(InputError, match="importance: 'equal' is not known; give one of 'uniform'"):
         FedAvg(importance="equal")
     with pytest.raises(InputError, match="nothing is given"):
         FedAvg(importance={})

@@ -118,7 +118,7 @@ def test_a_free_port_is_free() -> None:
 
 def test_what_is_not_running_is_said() -> None:
     with pytest.raises(InputError, match="with statement"):
-        _ = LocalFederation("nowhere").processes
+        _ = LocalFederation("without positive curvature").processes
 
 
 def test_values_are_written_as_flower_reads_them() -> None:

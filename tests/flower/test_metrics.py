@@ -106,10 +106,10 @@ def test_a_reply_within_bounds_is_left_as_it_is() -> None:
     [
         ({"row": [0.0] * (LONGEST_LIST + 1)}, "'row', a list of 1001 numbers"),
         ({"a" * (LONGEST_NAME + 1): 1.0}, "a name that is too long"),
-        ({"a\nb": 1.0}, "does not show ('a b')"),
-        ({"\x1b[31mred": 1.0}, "does not show ('red')"),
-        ({"\u202egnp.exe": 1.0}, "does not show"),
-        ({"": 1.0}, "does not show"),
+        ({"a\nb": 1.0}, "not printable ('a b')"),
+        ({"\x1b[31mred": 1.0}, "not printable ('red')"),
+        ({"\u202egnp.exe": 1.0}, "not printable"),
+        ({"": 1.0}, "not printable"),
         ({f"m{i}": 1.0 for i in range(MOST_NAMES)}, "all after its first 100 names"),
     ],
 )

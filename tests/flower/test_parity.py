@@ -211,9 +211,9 @@ def test_the_highest_loss_is_the_one_that_clients_report() -> None:
     for options, words in (
         (
             {},
-            r"HighestLoss\(.*needs 'loss' .*which a server on Flower does not supply; let .* as loss_key='train_loss'",
+            r"HighestLoss\(.*needs 'loss' .*which a server on Flower does not supply; put .* as loss_key='train_loss'",
         ),
-        ({"loss_key": "train_loss"}, "no time-based weights are known; cure it"),
+        ({"loss_key": "train_loss"}, "its time-based weights are not known; cure it"),
     ):
         with pytest.raises(InputError, match=words):
             TimedStrategy(scheme, **on(grid, **options))
@@ -419,11 +419,11 @@ def test_names_that_nobody_has_are_said_once_when_all_have_answered(key, caplog)
     options = on(grid, identity_key=key, importance={first: 2, "bob": 1}, times={"alice": 3, first: 3})
     with caplog.at_level(logging.WARNING, logger="flwr"):
         AsyncFedAvg(**options).start(grid, record_of({"w": np.zeros(1)}), num_rounds=20)
-    said = [line for line in caplog.messages if "nobody is called" in line]
+    said = [line for line in caplog.messages if "no client is called" in line]
     names = "'1', '2'" if key else "'node 1', 'node 2'"
     assert [line.split(";")[0] for line in said] == [
-        "importance: nobody is called 'bob'",
-        "times: nobody is called 'alice'",
+        "importance: no client is called 'bob'",
+        "times: no client is called 'alice'",
     ]
     assert all(f"the clients are {names}." in line for line in said)
 

@@ -78,7 +78,7 @@ def test_a_replay_by_other_numbers_is_refused() -> None:
     grid = clients.grid()
     strategy = FedBuff(3, **on(grid, server=RULES["median"], server_lr=0.3))
     record = recorded(strategy.start(grid, clients.initial, num_rounds=6))
-    with pytest.raises(InputError, match=r"CoordinateMedian\(7\) goes by the order of a round's updates"):
+    with pytest.raises(InputError, match=r"CoordinateMedian\(7\) depends on the order of a round's updates"):
         replay(PROBLEM, record, LOCAL, clients={name: CLIENTS - 1 - i for i, name in enumerate(record.names)})
 
 
@@ -198,7 +198,9 @@ def test_a_hostile_client_cannot_spoil_the_memory() -> None:
 
 
 def test_how_many_models_are_kept_must_be_said() -> None:
-    says = "on Flower nobody knows ahead how many there are; give last=, at best the number of clients, at least 5"
+    says = (
+        "on Flower the number of clients is not known ahead; give last=, ideally the number of clients and at least 5"
+    )
     for make in (
         lambda: FedFix(1, server=ft.CoordinateMedian()),
         lambda: TimedStrategy(ft.FedFix(1).using(server=ft.Krum())),
@@ -220,7 +222,7 @@ def test_too_few_clients_are_told(caplog) -> None:
             return strategy.start(grid, record_of({"w": np.zeros(2)}), num_rounds=3).arrays["w"].numpy()
 
     assert start(4).tolist() == [0, 0]
-    assert "CoordinateMedian(12) takes no step before updates of 6 clients are there" in caplog.text
-    assert "and 4 are connected" in caplog.text
+    assert "CoordinateMedian(12) needs updates of 6 clients before its first step" in caplog.text
+    assert "but 4 are connected" in caplog.text
     assert start(6).min() > 0
-    assert "takes no step" not in caplog.text
+    assert "before its first step" not in caplog.text

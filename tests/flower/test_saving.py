@@ -62,7 +62,7 @@ def test_a_disk_that_refuses_does_not_end_the_training(name, refusal, tmp_path, 
     assert kinds == ["checkpoint", "saved again"], "once a streak"
     told, again = (fault.reason for fault in result.errors)
     assert f"({REFUSALS[refusal][2]})" in told
-    assert told.endswith("training goes on, and the next round that is to be saved tries again")
+    assert told.endswith("training continues, and saving is tried again at the next round to be saved")
     assert "since round" in again
     assert len([line for line in caplog.messages if "checkpoint: " in line]) == 1
     assert result.stopped == "6 rounds are done"
@@ -90,11 +90,11 @@ def test_a_disk_that_refuses_to_the_end_is_said_with_the_result(tmp_path, monkey
     during(grid, 1.2, 1e6, monkeypatch, RefusingDisk(*REFUSALS["full disk"][:2]))
     result = start("async", grid, tmp_path, resume=False)
     check(result, steps)
-    assert result.stopped.startswith("6 rounds are done; what came after round 2 is not saved: ")
+    assert result.stopped.startswith("6 rounds are done; rounds after 2 are not saved: ")
     assert "No space left on device" in result.stopped
     assert result.stopped in result.summary()
     assert recorded(tmp_path).timeline.num_rounds == 2
-    assert "What came after round 2 is not saved" in caplog.text
+    assert "Rounds after 2 are not saved" in caplog.text
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -106,8 +106,8 @@ def test_a_folder_that_is_deleted_is_made_again_with_all_of_the_journal(every, t
     check(result, steps)
     same(folder, result)
     assert not result.errors
-    assert caplog.text.count(f"{folder / 'rounds.jsonl'} was removed or cut off; all of it is written again") == 1
-    with pytest.raises(ResultsConflict, match="holds a run"):
+    assert caplog.text.count(f"{folder / 'rounds.jsonl'} was removed or truncated; all of it is written again") == 1
+    with pytest.raises(ResultsConflict, match="contains a run"):
         start("fedfix", grid, folder, resume=False)
 
 
@@ -138,7 +138,7 @@ def test_another_run_in_the_place_of_this_one_is_left_alone(tmp_path) -> None:
     grid.at(2.3, lambda: (shutil.rmtree(folder), shutil.copytree(tmp_path / "other", folder)))
     result = start("async", grid, folder, resume=False)
     check(result, steps)
-    assert "another run has been put in the place of this one; move it away" in result.stopped
+    assert "another run has replaced this one; move it away" in result.stopped
     assert recorded(folder).timeline.num_rounds == 2
 
 
@@ -166,7 +166,7 @@ def test_room_may_end_anywhere(room, tmp_path, monkeypatch) -> None:
 def test_a_folder_that_cannot_be_prepared_is_refused_before_anything_runs(tmp_path) -> None:
     grid, steps = world()
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"checkpoint: .*file cannot be made"):
+    with pytest.raises(InputError, match=r"checkpoint: .*file cannot be created"):
         start("async", grid, tmp_path / "file", resume=False)
     assert not steps
 
@@ -204,7 +204,7 @@ def test_the_snippet_of_the_readme_can_be_run_again_and_again(tmp_path, caplog) 
     grid, _ = world()
     first = snippet(grid, tmp_path / "run")
     assert first.folder == tmp_path / "run"
-    assert f"Checkpoint: a new run begins in {tmp_path / 'run'}" in caplog.messages
+    assert f"Checkpoint: a new run starts in {tmp_path / 'run'}" in caplog.messages
     kept = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     second = snippet(grid, tmp_path / "run")
     third = snippet(grid, tmp_path / "run")
@@ -213,7 +213,7 @@ def test_the_snippet_of_the_readme_can_be_run_again_and_again(tmp_path, caplog) 
     for result in (first, second, third):
         assert len(result.rounds) == 4
         assert recorded(result.folder).timeline.equals(recorded(result).timeline)
-    said = f"Checkpoint: a new run begins in {tmp_path / 'run-3'}, since {tmp_path / 'run-2'} has come to its end"
+    said = f"Checkpoint: a new run starts in {tmp_path / 'run-3'}, since {tmp_path / 'run-2'} has come to its end"
     assert f"{said} (4 rounds are done)" in caplog.messages
 
 
@@ -232,7 +232,7 @@ def test_a_run_that_was_killed_goes_on_by_itself(tmp_path, caplog) -> None:
     result = snippet(grid, tmp_path / "run", rounds=12)
     assert result.folder.name == "run-2"
     assert [fault.kind for fault in result.errors] == ["restart"]
-    assert f"Checkpoint: the run in {tmp_path / 'run-2'} goes on after round {done}" in caplog.messages
+    assert f"Checkpoint: the run in {tmp_path / 'run-2'} continues after round {done}" in caplog.messages
     assert snippet(grid, tmp_path / "run", rounds=12).folder.name == "run-4"
 
 
@@ -285,7 +285,7 @@ def test_a_finished_run_of_060_is_not_gone_on_with(tmp_path) -> None:
 def test_resume_is_true_false_or_auto(tmp_path) -> None:
     grid, _ = world()
     assert snippet(grid, None).folder is None
-    with pytest.raises(InputError, match="resume: 'yes' is none of True, False and 'auto'"):
+    with pytest.raises(InputError, match="resume: 'yes' is not True, False or 'auto'"):
         AsyncFedAvg(**on(grid)).start(grid, record_of(INITIAL), resume="yes")
 
 
@@ -420,7 +420,7 @@ def test_a_signal_ends_the_training_with_all_saved(name, number, tmp_path, caplo
     stopped = strategy.result
     done = len([closed for closed in stopped.rounds if closed.updates])
     word = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-    assert stopped.stopped == f"{word} after round {done}; started again, it goes on from {tmp_path}"
+    assert stopped.stopped == f"{word} after round {done}; when started again, it continues from {tmp_path}"
     assert any(f"stopped: {word} after round" in line for line in caplog.messages)
     assert recorded(tmp_path).timeline.equals(recorded(stopped).timeline)
     assert recorded(tmp_path).events == recorded(stopped).events

@@ -332,7 +332,7 @@ def test_another_rule_does_not_go_on_with_a_run(tmp_path) -> None:
 def test_a_memory_of_another_form_is_refused() -> None:
     arrays = {"w": np.zeros(3)}
     for memory in ([], [np.zeros(3)], [np.zeros((), np.int32), np.zeros(3), np.zeros(4)]):
-        with pytest.raises(InputError, match="what FedAdam remembers there has not the form that it has here"):
+        with pytest.raises(InputError, match="the saved state of FedAdam has another form than here"):
             RuleOnArrays(ft.FedAdam(), 1.0, arrays, memory)
 
 
@@ -389,10 +389,10 @@ def test_a_rule_of_ones_own_runs_and_is_not_guessed_at(tmp_path) -> None:
     assert recorded(result).scheme.options.server == Mine()
     named = recorded(tmp_path).scheme
     assert named.label == "AsyncFedAvg + mine"
-    with pytest.raises(InputError, match="mine is written there and was not imported; give the scheme with its server"):
+    with pytest.raises(InputError, match="mine is named there but was not imported; give the scheme with its server"):
         named.options.server.transformation(1.0)
     assert recorded(tmp_path, scheme=ft.AsyncFedAvg().using(server=Mine())).scheme.options.server == Mine()
-    with pytest.raises(InputError, match=r'the record is of {"name": "async", .* and {"name": "async"'):
+    with pytest.raises(InputError, match=r'the record is of {"name": "async", .* but {"name": "async"'):
         recorded(tmp_path, scheme=ft.AsyncFedAvg().using(server=ft.FedAdam()))
     with pytest.raises(InputError, match=r"server: 'mine' is not known; .*slowmo, fedadam"):
         recorded(tmp_path, trust=True)
@@ -405,12 +405,12 @@ def test_a_rule_of_ones_own_runs_and_is_not_guessed_at(tmp_path) -> None:
 
 @pytest.mark.parametrize("given", ["fedadam", ft.FedAdam, 3, optax.adam(1.0)])
 def test_what_is_no_rule_is_refused(given) -> None:
-    with pytest.raises(InputError, match=r"server: .* is no server rule; give one, as fedtempo's FedAdam\(\)"):
+    with pytest.raises(InputError, match=r"server: .* is not a server rule; give one, as fedtempo's FedAdam\(\)"):
         FedFix(1, server=given)
 
 
 def test_what_clients_would_have_to_do_is_refused() -> None:
-    corrects = "corrects what clients do, and on Flower that is your own ClientApp"
+    corrects = "changes what clients do, but on Flower that is your own ClientApp"
     with pytest.raises(InputError, match=f"server: SCAFFOLD {corrects}"):
         FedFix(1, server=ft.Scaffold())
     with pytest.raises(InputError, match=corrects):
@@ -421,7 +421,7 @@ def test_what_clients_would_have_to_do_is_refused() -> None:
         TimedStrategy(ft.FedFix(1).using(compensate="rate"))
     grid = FakeGrid()
     grid.connect(1, shifting(1, 1))
-    with pytest.raises(InputError, match="nothing in it is trained: n are whole numbers"):
+    with pytest.raises(InputError, match="it has no trainable arrays: n are whole numbers"):
         AsyncFedAvg(**on(grid, server=ft.FedAdam())).start(grid, record_of({"n": np.zeros(2, dtype=np.int64)}))
 
 

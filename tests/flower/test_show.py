@@ -86,7 +86,7 @@ def test_schemes_that_choose_their_clients_are_simulated_with_what_was_known(run
     assert compared(recorded(tmp_path)).simulated is None
     code, out, _ = run("show", str(tmp_path))
     assert code == 0
-    assert "no simulation and no plan: whom the scheme chooses follows from the losses of trained models" in out
+    assert "no simulation and no plan: the scheme chooses clients by the losses of trained models" in out
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -191,5 +191,5 @@ def test_steps_that_there_are_not(wrong) -> None:
 
 
 def test_max_weight_must_let_weights_grow() -> None:
-    with pytest.raises(InputError, match=r"max_weight: 0\.5 does not do"):
+    with pytest.raises(InputError, match=r"max_weight: 0\.5 is not allowed"):
         FedFix(10, max_weight=0.5)

@@ -69,7 +69,7 @@ def test_a_disk_that_refuses_leaves_the_last_round(part, refusal, tmp_path, monk
     with using(disk), pytest.raises(InputError) as caught:
         run.save(2)
     name = "state.npz" if part == "state" else "rounds.jsonl"
-    assert f"{name}: cannot write it ({told}); what is saved there is still whole; {cure}" in str(caught.value)
+    assert f"{name}: cannot write it ({told}); what was saved there before is intact; {cure}" in str(caught.value)
     assert read(tmp_path) == 1
     run.folder.release()
     save(tmp_path, 2)
@@ -92,7 +92,10 @@ def _append(path: Path, end: int, content: bytes) -> int:
 def test_a_folder_that_cannot_be_written_is_said(refusal, tmp_path) -> None:
     operation, number, told, _ = REFUSALS[refusal]
     disk = RefusingDisk(operation, number)
-    with using(disk), pytest.raises(InputError, match=rf"checkpoint: .*run cannot be made \({told}\); choose another"):
+    with (
+        using(disk),
+        pytest.raises(InputError, match=rf"checkpoint: .*run cannot be created \({told}\); choose another"),
+    ):
         save(tmp_path, 1)
     save(tmp_path, 1)
     with using(disk), pytest.raises(InputError, match=rf"rounds\.jsonl: cannot be written \({told}\); choose another"):

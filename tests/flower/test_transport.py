@@ -172,7 +172,7 @@ def test_a_message_that_flower_gives_up_near_the_timeout_has_met_its_deadline() 
         grid.connect(100, gives_up(seconds))
         result = start(AsyncFedAvg(**on(grid)), grid, 1, until=5, timeout=5)
         told[seconds] = result.errors[0].kind, result.errors[0].reason
-    assert told[4.6] == ("deadline", "job 0: no answer within 4.6 s, and Flower has given the message up")
+    assert told[4.6] == ("deadline", "job 0: no answer within 4.6 s, and Flower has dropped the message")
     assert told[4.4] == ("error", "job 0: the client failed with Flower's code 3: Message Unavailable")
 
 

@@ -107,10 +107,10 @@ def test_a_model_that_cannot_be_averaged_is_refused() -> None:
         model_of(ArrayRecord())
     with pytest.raises(InputError, match="'names' has dtype <U1, which cannot be averaged"):
         model_of(ArrayRecord({"names": Array(np.array(["a"]))}))
-    with pytest.raises(InputError, match="initial_arrays: a dict is no ArrayRecord; give ArrayRecord"):
+    with pytest.raises(InputError, match="initial_arrays: a dict is not an ArrayRecord; give ArrayRecord"):
         model_of({"w": np.zeros(2)})
     for wrong in (np.nan, -np.inf):
-        with pytest.raises(InputError, match="initial_arrays: 'w' holds NaN or Inf"):
+        with pytest.raises(InputError, match="initial_arrays: 'w' contains NaN or Inf"):
             model_of(record_of({"w": np.array([0.0, wrong])}))
     for dtype in (np.float16, np.float32, np.float64):
         full = np.full(9, -np.finfo(dtype).max)

@@ -42,7 +42,7 @@ def test_a_wrapper_is_refused_before_anything_is_sent(name) -> None:
         grid = FakeGrid()
         grid.connect(100, client())
         wrapped = getattr(flower, name)(ours(**on(grid)), **WRAPPERS[name])
-        with pytest.raises(TypeError, match=r"Take the wrapper off, and call start of .*clip_norm= clips.*LocalDpMod"):
+        with pytest.raises(TypeError, match=r"Remove the wrapper, and call start of .*clip_norm= clips.*LocalDpMod"):
             wrapped.start(grid, record_of(INITIAL), num_rounds=1)
         assert not grid.calls
         assert not grid.nodes[100].got
@@ -51,9 +51,7 @@ def test_a_wrapper_is_refused_before_anything_is_sent(name) -> None:
 @pytest.mark.parametrize("hook", ["initialize_parameters", "configure_fit", "aggregate_fit"])
 def test_secure_aggregation_is_refused_before_anything_is_sent(hook) -> None:
     """These are what Flower's DefaultWorkflow and SecAggPlusWorkflow call first."""
-    with pytest.raises(
-        TypeError, match="Secure aggregation cannot be had with it: the server weighs each update"
-    ) as no:
+    with pytest.raises(TypeError, match="Secure aggregation cannot work here: the server weighs each update") as no:
         getattr(FedFix(2), hook)(client_manager=None)
     assert str(no.value).startswith(f"{hook} of FedFix was called, as Flower's older servers and workflows do")
 
@@ -144,8 +142,10 @@ def test_what_clients_clip_may_be_clipped_by_the_server_too() -> None:
 def test_secure_aggregation_in_the_client_app_says_why_it_cannot_work() -> None:
     result = train(STRATEGIES[3], secaggplus_mod)
     reasons = [fault.reason for fault in result.errors if fault.kind == "error"]
-    assert "Its ClientApp has Flower's secure aggregation, which cannot work here: the server weighs each" in reasons[0]
-    assert "Take the mod out of the ClientApp" in reasons[0]
+    assert (
+        "Its ClientApp uses Flower's secure aggregation, which cannot work here: the server weighs each" in reasons[0]
+    )
+    assert "Remove the mod from the ClientApp" in reasons[0]
     assert result.arrays["w"].numpy().tolist() == [0] * 4
 
 

@@ -239,7 +239,7 @@ def test_two_stages_and_what_is_there_is_not_run_again(small, tmp_path, monkeypa
     only = run_part(replace(part, only_scout=True), place)
     xr.testing.assert_identical(only.dataset, scout.dataset)
     longer = replace(part, study={**part.study, "until": 9})
-    with pytest.raises(ResultsConflict, match="holds results of another setting; choose another --out"):
+    with pytest.raises(ResultsConflict, match="contains results of other settings; choose another --out"):
         run_part(longer, place)
 
 
@@ -290,7 +290,7 @@ def test_the_command_says_what_is_wrong(small, tmp_path, capsys, monkeypatch):
         return code, err
 
     assert refused("fig8")[0] == 2
-    assert "'fig8' is no figure of the paper; did you mean" in refused("fig8")[1]
+    assert "'fig8' is not a figure of the paper; did you mean" in refused("fig8")[1]
     assert refused("fig2", "--scale", "huge") == (
         2,
         "fedtempo: scale: 'huge' is not known; use one of quick, paper, full\n",

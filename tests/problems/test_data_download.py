@@ -191,7 +191,7 @@ def test_cut_off_and_resumed(server: Server, tmp_path: Path) -> None:
 
 def test_cut_off_too_often_then_resumed_by_the_next_call(server: Server, tmp_path: Path) -> None:
     server.cuts = [10_000, 10_000, 10_000]
-    with pytest.raises(DataMissing, match=r"broke off 3 times \(after 30,000 of 50,000 bytes\).*--data-dir"):
+    with pytest.raises(DataMissing, match=r"failed 3 times \(after 30,000 of 50,000 bytes\).*--data-dir"):
         fetch(server, tmp_path)
     assert left(tmp_path) == [f"{NAME}.part", f"{NAME}.part.version"]
     assert fetch(server, tmp_path).read_bytes() == CONTENT
@@ -283,7 +283,7 @@ def test_a_wrong_digest_leaves_what_was_there(server: Server, tmp_path: Path) ->
     assert left(tmp_path) == [NAME]
 
 
-@pytest.mark.parametrize(("code", "words"), [(404, "no longer has it"), (403, "does not give it"), (204, "HTTP 204")])
+@pytest.mark.parametrize(("code", "words"), [(404, "no longer has it"), (403, "refuses it"), (204, "HTTP 204")])
 def test_a_server_that_refuses(server: Server, tmp_path: Path, code: int, words: str) -> None:
     server.answers = [(code, {})]
     with pytest.raises(DataMissing, match=rf"{words}.*--data-dir"):
@@ -295,7 +295,7 @@ def test_a_server_that_is_busy(server: Server, tmp_path: Path) -> None:
     server.answers = [(503, {}), (429, {})]
     assert fetch(server, tmp_path).read_bytes() == CONTENT
     server.answers = [(503, {})] * 3
-    with pytest.raises(DataMissing, match=r"broke off 3 times \(HTTP 503\)"):
+    with pytest.raises(DataMissing, match=r"failed 3 times \(HTTP 503\)"):
         fetch(server, tmp_path, official(CONTENT, name="other.bin"))
 
 
@@ -312,7 +312,7 @@ def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_that_says_nothing(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "TIMEOUT_SECONDS", 0.01)
     server.gate.clear()
-    with pytest.raises(DataMissing, match=r"broke off 3 times \(timed out\)"):
+    with pytest.raises(DataMissing, match=r"failed 3 times \(timed out\)"):
         fetch(server, tmp_path)
 
 

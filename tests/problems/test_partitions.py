@@ -236,7 +236,7 @@ def test_text_and_spec_say_the_partition_again(partition):
         ("dirichlet:nan", "alpha: nan"),
         ("dirichlet:few", "alpha: 'few'"),
         ("dirichlet:0.1:same", "sizes: 'same' is not known"),
-        ("dirichlet:0.1:equal:3", "says too much"),
+        ("dirichlet:0.1:equal:3", "has too many parts"),
         ("shards:0", "shards per client: 0"),
         ("shards:1.5", "shards per client: 1.5"),
         ("natural-key", "pass NaturalKey"),

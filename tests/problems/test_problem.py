@@ -252,7 +252,7 @@ def test_data_that_cannot_work_are_refused(data, said):
         ({"importance": "row"}, "importance: 'row' is not known"),
         ({"importance": [1]}, "importance: 1 values for 2 clients"),
         ({"importance": 3}, "importance: 3; give"),
-        ({"init": lambda key: None}, r"init\(key\) returns no arrays"),
+        ({"init": lambda key: None}, r"init\(key\) does not return arrays"),
         ({"init": lambda key: {"w": jnp.arange(3)}}, "leaf w holds int32"),
         ({"init": lambda key: "w"}, r"init\(key\) fails"),
         ({"init": lambda: 0.0}, r"init\(key\) fails \(TypeError"),
@@ -356,8 +356,8 @@ def test_a_function_of_ones_own_makes_the_problem():
         ({"name": "my_pointz:points"}, "there is no module 'my_pointz'"),
         ({"name": "my_broken:points"}, "importing my_broken fails: No module named 'a_module_that_is_not_there'"),
         ({"name": "my_mistake:points"}, "importing my_mistake fails: ZeroDivisionError"),
-        ({"name": "my points:points"}, "is no place of anything"),
-        ({"name": ":points"}, "is no place of anything"),
+        ({"name": "my points:points"}, "is not an import path"),
+        ({"name": ":points"}, "is not an import path"),
     ],
 )
 def test_a_problem_that_cannot_be_found_is_refused(spec, said):

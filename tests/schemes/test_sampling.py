@@ -149,7 +149,9 @@ def test_what_follows_from_training_is_not_told_ahead() -> None:
             lambda s: ft.compare(TIMES, [s]),
             lambda s: ft.expected_weights(s, TIMES, rule="identical"),
         ):
-            with pytest.raises(ft.InputError, match=r"chooses by the losses of trained models.*use ft\.simulate"):
+            with pytest.raises(
+                ft.InputError, match=r"chooses clients by the losses of trained models.*use ft\.simulate"
+            ):
                 ahead(scheme)
 
 
@@ -164,7 +166,7 @@ class MineByMeasures(WaitingRule):
 
 
 def test_a_rule_of_ones_own_is_not_run_ahead_either() -> None:
-    with pytest.raises(ft.InputError, match="chooses by the losses of trained models"):
+    with pytest.raises(ft.InputError, match="chooses clients by the losses of trained models"):
         ft.timeline(ft.Scheme(MineByMeasures(), name="mine"), TIMES, rounds=3)
 
 
@@ -269,14 +271,14 @@ def test_the_fastest_clients_cured_have_an_exact_cycle_of_windows() -> None:
         (lambda: HighestLossSampling(0), "sample: 0"),
         (lambda: HighestLossSampling(3, candidates=2), "candidates: 2 are fewer than the 3"),
         (lambda: HighestLossSampling(3, candidates=2.5), "candidates: 2.5 is not a whole number"),
-        (lambda: CuredSampling(ft.FedAvg(), window=4, biased=1), "criterion: FedAvg.* no sampling of clients"),
+        (lambda: CuredSampling(ft.FedAvg(), window=4, biased=1), "criterion: FedAvg.* is not a client sampling scheme"),
         (lambda: CuredSampling("fastest", window=4, biased=1), "criterion: 'fastest'"),
         (lambda: CuredSampling(ft.FastestSampling(2), window=4, biased=4), "biased: 4 of the 4 rounds"),
         (lambda: CuredSampling(ft.FastestSampling(2), window=4, biased=0), "biased: 0"),
         (lambda: CuredSampling(ft.FastestSampling(2), window=1, biased=1), "biased: 1 of the 1"),
         (
             lambda: CuredSampling(CuredSampling(ft.FastestSampling(2), window=4, biased=1), window=4, biased=1),
-            "cured already",
+            "already cured",
         ),
         (lambda: HighestLossSampling(6).waiting.check(5), "sample: 6 clients cannot be drawn from 5"),
         (lambda: HighestLossSampling(2, candidates=7).waiting.check(5), "candidates: 7 clients cannot be drawn"),

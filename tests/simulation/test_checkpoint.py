@@ -195,7 +195,7 @@ def test_a_unit_that_another_version_lays_out_otherwise_is_left_alone(short_call
         run(**given, save_every=0, on_progress=Stop(50))
     before = contents(tmp_path)
     monkeypatch.setattr(machine, "MOST_EVENTS", 128)
-    with pytest.raises(ft.ResultsConflict, match="begun by another version"):
+    with pytest.raises(ft.ResultsConflict, match="started by another version"):
         run(**given)
     assert contents(tmp_path) == before
 
@@ -373,11 +373,11 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path) -> None:
     folder = tmp_path / "photos"
     (folder / "units").mkdir(parents=True)
     (folder / "units" / "0000.npz").write_bytes(b"of a study whose description was lost")
-    refused(folder, ft.ResultsConflict, "holds other files and no study; choose another folder")
+    refused(folder, ft.ResultsConflict, "contains other files and no study; choose another folder")
     other = tmp_path / "other"
     other.mkdir()
     (other / "cat.jpg").write_bytes(b"meow")
-    refused(other, ft.ResultsConflict, "holds other files and no study")
+    refused(other, ft.ResultsConflict, "contains other files and no study")
     file = tmp_path / "file"
     file.write_text("a file")
     refused(file, ft.ResultsConflict, "there is a file of that name")
@@ -410,10 +410,10 @@ def test_a_unit_file_that_is_damaged_is_named_and_left_alone(tmp_path, begun) ->
     good = unit.read_bytes()
     for bad in (good[: len(good) // 2], b"", good[:200] + bytes(50) + good[250:], b"no archive"):
         unit.write_bytes(bad)
-        refused(tmp_path, ft.InputError, r"0000\.npz: cannot be read .*remove it to run this part anew")
+        refused(tmp_path, ft.InputError, r"0000\.npz: cannot be read .*remove it to run this part again")
     with unit.open("wb") as file:
         np.savez(file, photo=np.zeros(3))
-    refused(tmp_path, ft.InputError, "cannot be read .it is no unit of a study")
+    refused(tmp_path, ft.InputError, "cannot be read .it is not a unit of a study")
     unit.unlink()
     same(run(schemes=ft.FedAvg(), until=10, checkpoint=tmp_path), History.load(begun / "history.nc"))
 
@@ -438,12 +438,12 @@ def test_overwriting_replaces_a_study_and_nothing_else(tmp_path) -> None:
     refused(folder, ft.InputError, "times: 2 clients", times=ft.FixedTimes([1, 2]), overwrite=True)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"meow")
-    refused(tmp_path / "photos", ft.ResultsConflict, "holds other files", overwrite=True)
+    refused(tmp_path / "photos", ft.ResultsConflict, "contains other files", overwrite=True)
     refused(tmp_path / "photos" / "cat.jpg", ft.ResultsConflict, "there is a file of that name", overwrite=True)
 
 
 def test_a_study_begun_from_python_has_no_description(begun) -> None:
-    with pytest.raises(ft.InputError, match="begun from Python; go on with the same call of simulate"):
+    with pytest.raises(ft.InputError, match="started from Python; continue with the same call of simulate"):
         Folder(begun).description()
 
 

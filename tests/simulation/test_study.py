@@ -314,9 +314,9 @@ def call(**changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"problem": [[1.0]]}, r"problem: \[\[1\.0\]\] is not one; use ft\.problems\.digits"),
+        ({"problem": [[1.0]]}, r"problem: \[\[1\.0\]\] is not a problem; use ft\.problems\.digits"),
         ({"times": ft.FixedTimes([1, 2])}, "times: 2 clients, but the problem has 4; give one time per client"),
-        ({"times": [1, 2, 3, 5]}, r"times: \[1, 2, 3, 5\] are no client times; give ft\.FixedTimes"),
+        ({"times": [1, 2, 3, 5]}, r"times: \[1, 2, 3, 5\] are not client times; give ft\.FixedTimes"),
         ({"schemes": []}, "schemes: none given"),
         ({"schemes": "FedAvg"}, r"schemes: 'FedAvg' is not a scheme; give ft\.FedAvg\(\)"),
         ({"schemes": [ft.FedAvg(), 3]}, "schemes: 3 is not a scheme"),
@@ -329,10 +329,10 @@ def call(**changes):
         ({"weights": ()}, "weights: .*at least one"),
         ({"weights": 3}, "weights: 3 is not known"),
         ({"weights": ("identical", "time-based", "identical")}, "each once"),
-        ({"points": 1}, "points: 1; .*at least 2"),
+        ({"points": 1}, "points: 1 is not a whole number of at least 2"),
         ({"points": 10.0}, r"points: 10\.0"),
         ({"points": True}, "points: True"),
-        ({"seeds": []}, r"seeds: \[\]; give at least one"),
+        ({"seeds": []}, r"seeds: \[\] is empty or repeats a seed; give at least one"),
         ({"seeds": (1, 2, 1)}, "each once"),
         ({"seeds": 1.5}, r"seeds: 1\.5 is not a whole number"),
         ({"seeds": "12"}, "seeds: '12' is not a whole number"),
@@ -345,13 +345,13 @@ def call(**changes):
         ({"until": "soon"}, "until: 'soon' is not a number"),
         ({"engine": "gpu"}, "engine: 'gpu' is not known; use one of auto, events, waves, oracle"),
         ({"dtype": "float16"}, "dtype: 'float16' is not known; use one of float32, float64"),
-        ({"local": 0.1}, r"local: 0\.1 is no local work; give ft\.LocalSGD"),
-        ({"local": ft.LocalSGD}, "is no local work"),
-        ({"server_lr": 0.0}, r"server_lr: 0\.0 does not do; give a number above 0"),
+        ({"local": 0.1}, r"local: 0\.1 is not a local solver; give ft\.LocalSGD"),
+        ({"local": ft.LocalSGD}, "is not a local solver"),
+        ({"server_lr": 0.0}, r"server_lr: 0\.0 is not allowed; give a number above 0"),
         ({"server_lr": [1.0, 1.0]}, "server_lr: .*twice"),
         ({"surrogate": "async"}, "surrogate: 'async' is not a scheme"),
         ({"surrogate": ft.Centralized()}, "centralized"),
-        ({"bound": 0}, "bound: 0 does not do"),
+        ({"bound": 0}, "bound: 0 is not allowed"),
         ({"bound": float("nan")}, "bound: nan"),
         ({"bound": "large"}, "bound: 'large'"),
         ({"save_every": -1}, "save_every: -1"),
@@ -365,7 +365,7 @@ def test_bad_input_is_one_message_and_leaves_no_folder(changes, message, tmp_pat
 
 
 def test_the_oracle_keeps_no_checkpoint(tmp_path) -> None:
-    with pytest.raises(ft.InputError, match="checkpoint: the oracle keeps none"):
+    with pytest.raises(ft.InputError, match="checkpoint: the oracle saves none"):
         call(engine="oracle", checkpoint=tmp_path / "results")
     assert list(tmp_path.iterdir()) == []
 
@@ -393,7 +393,7 @@ def test_measures_can_begin_late() -> None:
     np.testing.assert_allclose(late.dataset["loss"], plain.dataset["loss"], rtol=1e-4)
     assert json.loads(late.attrs["configuration"])["measure_from"] == "8"
     for given in (-1, 10, "11"):
-        with pytest.raises(ft.InputError, match=f"measure_from: {given} does not lie from 0 to before 10, the end"):
+        with pytest.raises(ft.InputError, match=f"measure_from: {given} is not between 0 and the end, 10"):
             ft.simulate(PROBLEM, ft.FedAvg(), TIMES, until=10, measure_from=given)
 
 

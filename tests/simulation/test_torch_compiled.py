@@ -134,7 +134,7 @@ def test_auto_compiles_what_it_can(caplog) -> None:
         history = ft.simulate(own, ft.FedAvg(), TIMES, until=5, points=2)
     assert history.attrs["engine"] == "torch"
     assert "Looking is run by PyTorch: its code looks at the values of tensors" in caplog.text
-    with pytest.raises(ft.InputError, match=r"engine: 'events' compiles Looking, which cannot be done: .* use 'torch'"):
+    with pytest.raises(ft.InputError, match=r"engine: 'events' cannot compile Looking: .* use 'torch'"):
         ft.simulate(own, ft.FedAvg(), TIMES, until=5, points=2, engine="events")
 
 

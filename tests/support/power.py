@@ -279,9 +279,9 @@ class _Full(io.FileIO):
 REFUSALS = {
     "full disk": ("write", errno.ENOSPC, "No space left on device", "make room on that disk"),
     "quota": ("sync", errno.EDQUOT, "Disk quota exceeded", "make room on that disk"),
-    "read-only": ("open", errno.EROFS, "Read-only file system", "give yourself the right to write there"),
-    "no permission": ("open", errno.EACCES, "Permission denied", "give yourself the right to write there"),
+    "read-only": ("open", errno.EROFS, "Read-only file system", "get permission to write there"),
+    "no permission": ("open", errno.EACCES, "Permission denied", "get permission to write there"),
     "broken disk": ("sync", errno.EIO, "Input/output error", "check that disk"),
-    "no rename": ("replace", errno.EPERM, "Operation not permitted", "give yourself the right to write there"),
+    "no rename": ("replace", errno.EPERM, "Operation not permitted", "get permission to write there"),
 }
 """By name: the operation, the error, what is said of it, and the cure."""

@@ -227,7 +227,7 @@ def test_times_of_other_laws_are_estimated() -> None:
 @pytest.mark.parametrize(
     ("curvature", "match"),
     [
-        (np.zeros(4), "nowhere"),
+        (np.zeros(4), "without positive curvature"),
         (np.array([1.0, -1.0, -1.0, -1.0]), "no learning rate is stable"),
         (np.ones(3), "one per client"),
         (np.ones((4, 2, 3)), "shape"),

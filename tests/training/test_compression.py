@@ -344,11 +344,11 @@ def test_what_no_client_can_have_packed_is_refused() -> None:
         with pytest.raises(InputError, match=words):
             decode(Payload(method, payload.slots, False, parts))
         for bad in (payload.parts[part][:-1], payload.parts[part].astype(np.int16), payload.parts[part][None]):
-            with pytest.raises(InputError, match=f"{part} is .* where uint8 of shape .* is due"):
+            with pytest.raises(InputError, match=f"{part} is .* where uint8 of shape .* is expected"):
                 decode(Payload(method, payload.slots, False, {**payload.parts, part: bad}))
-        with pytest.raises(InputError, match=r"it has .* where .* are due"):
+        with pytest.raises(InputError, match=r"it has .* where .* are expected"):
             decode(Payload(method, payload.slots, False, {"codes": payload.parts[part]}))
-        with pytest.raises(InputError, match="are due"):
+        with pytest.raises(InputError, match="are expected"):
             decode(Payload(method, payload.slots, False, {}))
 
 
@@ -377,15 +377,15 @@ def test_labels() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: QSGD(0), "levels: 0 does not do; give a whole number from 1"),
-        (lambda: QSGD(2.5), "levels: 2.5 does not do"),
+        (lambda: QSGD(0), "levels: 0 is not allowed; give a whole number from 1"),
+        (lambda: QSGD(2.5), "levels: 2.5 is not allowed"),
         (lambda: QSGD(True), "levels: True"),
         (lambda: QSGD(4, bucket=0), "bucket: 0"),
         (lambda: QSGD(4, norm="one"), "norm: 'one' is not known; use max or euclidean"),
-        (lambda: TopK(0), "share: 0 does not do; give a share above 0 and up to 1"),
+        (lambda: TopK(0), "share: 0 is not allowed; give a share above 0 and up to 1"),
         (lambda: TopK(1.5), "share: 1.5"),
         (lambda: TopK("much"), "share: 'much' is not a number"),
-        (lambda: TopK(0.1, error_feedback=1), "error_feedback: 1 does not do; give True or False"),
+        (lambda: TopK(0.1, error_feedback=1), "error_feedback: 1 is not allowed; give True or False"),
         (lambda: LowRank(0), "rank: 0"),
         (lambda: compression_of({"name": "zip"}), "compression: 'zip' is not known; use one of qsgd, topk, lowrank"),
         (lambda: compression_of({"name": "topk", "size": 3}), "compression topk: the key 'size' does not exist"),

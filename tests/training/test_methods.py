@@ -90,7 +90,7 @@ def test_rates_and_steps_are_those_of_the_weights():
     np.testing.assert_allclose(by_rate.rates, [2, 2, 1])
     np.testing.assert_array_equal(by_work.steps, [6, 6, 3])
     assert by_work.weights[0] == d[2]
-    with pytest.raises(ft.InputError, match=r"client 1 would take 1\.33333 steps.*take K = 3"):
+    with pytest.raises(ft.InputError, match=r"client 1 would take 1\.33333 steps.*use K = 3"):
         compensated(SchemeOptions(compensate="work"), ft.weights(ft.AsyncFedAvg(), TIMES), 1, "AsyncFedAvg")
     with pytest.raises(ft.InputError, match="change from round to round"):
         compensated(
@@ -242,33 +242,33 @@ def joining(scheme):
     ("make", "why"),
     [
         (lambda: ft.FedAvg().using(speed=2), "there is no option 'speed'"),
-        (lambda: ft.FedProx(0), "FedProx: 0 does not do"),
-        (lambda: ft.FedAdam(b1=1), "b1 1 does not do"),
-        (lambda: ft.SlowMo(-0.1), "momentum -0.1 does not do"),
+        (lambda: ft.FedProx(0), "FedProx: 0 is not allowed"),
+        (lambda: ft.FedAdam(b1=1), "b1=1 is not allowed"),
+        (lambda: ft.SlowMo(-0.1), "momentum=-0.1 is not allowed"),
         (lambda: ft.FedAvg().using(compensate="time"), "use weights, rate or work"),
-        (lambda: ft.FedAvg().using(compensate="rate", client_steps=(1, 2, 3)), "leave weights, client_steps"),
+        (lambda: ft.FedAvg().using(compensate="rate", client_steps=(1, 2, 3)), "leave out weights, client_steps"),
         (lambda: ft.FedAvg().using(client_steps=(1, 0, 2)), "whole numbers of at least 1"),
         (lambda: ft.published.FedAsync(2.0), "at most 1"),
-        (lambda: ft.published.FedAU("async"), "is not one"),
+        (lambda: ft.published.FedAU("async"), "is not a scheme"),
         (lambda: model(ft.FedAvg().using(client_steps=(1, 2))), "2 values for 3 clients"),
         (lambda: model(ft.FedAvg().using(client_steps=(1, 2, 3)), draw="epochs", batch_size=1), "draw='uniform'"),
-        (lambda: model(ft.FedAvg().using(correction=ft.Scaffold()), momentum=0.9), "plain SGD steps alone"),
+        (lambda: model(ft.FedAvg().using(correction=ft.Scaffold()), momentum=0.9), "needs plain SGD steps"),
         (lambda: model(ft.AsyncFedAvg().using(correction=ft.Scaffold(), server=ft.MixModels())), "mixes models"),
         (lambda: model(ft.HighestLossSampling(1)), "cure it"),
-        (lambda: model(ft.published.FedNova((1, 2, 3)), momentum=0.9), "plain SGD alone"),
-        (lambda: model(ft.FedFix("1/2").using(compensate="work"), momentum=0.9), "plain SGD alone"),
+        (lambda: model(ft.published.FedNova((1, 2, 3)), momentum=0.9), "only with plain SGD"),
+        (lambda: model(ft.FedFix("1/2").using(compensate="work"), momentum=0.9), "only with plain SGD"),
         (lambda: model(ft.published.FedNova((1, 2, 3)), steps=[1, 2]), "give one number as steps"),
         (lambda: model(ft.published.FedNova((1, 2, 3)), schedule="horizon"), "one K for all clients"),
         (lambda: ft.FedAvg().using(correction="fedprox:0.1"), "give an object such as ft.FedProx"),
         (lambda: ft.FedAvg().using(server=ft.FedAdam), "give an object such as ft.FedAdam"),
         (lambda: ft.FedAvg().using(compression=5), "give an object such as ft.TopK"),
-        (lambda: ft.FedAvg().using(weights=5), "is no weight rule"),
-        (lambda: ft.FedAvg().using(label=" "), "give a few words"),
+        (lambda: ft.FedAvg().using(weights=5), "is not a weight rule"),
+        (lambda: ft.FedAvg().using(label=" "), "give a short text"),
         (lambda: ft.FedAvg().using(client_rates=(1, 2, float("inf"))), "numbers above 0"),
-        (lambda: ft.published.FedBuff(2, staleness=0.5), "does not do; give polynomial"),
+        (lambda: ft.published.FedBuff(2, staleness=0.5), "is not a discount; give polynomial"),
         (lambda: ft.published.FedAU(ft.FedAvg(), 1.5), "whole number"),
-        (lambda: joining(ft.published.FedNova((1, 2, 3))), "come or go for good"),
-        (lambda: joining(ft.HighestLossSampling(1).using(weights="identical")), "come or go for good"),
+        (lambda: joining(ft.published.FedNova((1, 2, 3))), "join or leave for good"),
+        (lambda: joining(ft.HighestLossSampling(1).using(weights="identical")), "join or leave for good"),
         (lambda: ft.timeline(ft.HighestLossSampling(1), TIMES, until=3), "use ft.simulate"),
         (lambda: ft.theory.quantities(scheme=ft.FedAvg().using(server=ft.SlowMo()), times=TIMES), "plain local SGD"),
     ],

@@ -319,18 +319,18 @@ def test_digits_are_learned_beside_the_hostile(rule) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: ft.CoordinateMedian(4), "last 4 does not do; give a whole number of at least 5"),
-        (lambda: ft.CoordinateMedian(5.0), "last 5.0 does not do"),
-        (lambda: ft.TrimmedMean(trim=0.5), "trim 0.5 does not do; give a number from 0 to below 0.5"),
-        (lambda: ft.Krum(hostile=-1), "hostile -1 does not do; give a whole number of at least 0"),
-        (lambda: ft.Krum(chosen=0), "chosen 0 does not do; give a whole number of at least 1"),
+        (lambda: ft.CoordinateMedian(4), "last=4 is too small or not a whole number; give at least 5"),
+        (lambda: ft.CoordinateMedian(5.0), "last=5.0 is too small or not a whole number"),
+        (lambda: ft.TrimmedMean(trim=0.5), "trim=0.5 is not allowed; give a number from 0 to below 0.5"),
+        (lambda: ft.Krum(hostile=-1), "hostile=-1 is not allowed; give a whole number of at least 0"),
+        (lambda: ft.Krum(chosen=0), "chosen=0 is not allowed; give a whole number of at least 1"),
         (lambda: ft.Krum(8, hostile=3), "among 8 contributions at most 2 may be hostile .* give hostile=2, or last=9"),
         (lambda: ft.Krum(9, hostile=3, chosen=7), "give chosen=6 or less"),
-        (lambda: ft.NormClipping(factor=0), "factor: 0 does not do; give a number above 0"),
+        (lambda: ft.NormClipping(factor=0), "factor: 0 is not allowed; give a number above 0"),
         (lambda: ft.FedFix(1).using(server=ft.Krum), "give an object such as ft.FedAdam"),
         (
             lambda: server_rule(ft.Scaffold(), ft.CoordinateMedian()),
-            "SCAFFOLD: its server trusts what every client reports, while CoordinateMedian trusts none",
+            "SCAFFOLD: its server trusts what every client reports, but CoordinateMedian trusts none",
         ),
     ],
 )
@@ -342,13 +342,13 @@ def test_what_makes_no_sense_is_refused(make, says) -> None:
 @pytest.mark.parametrize(
     ("scheme", "clients", "says"),
     [
-        (ft.AsyncFedAvg().using(server=ft.Krum()), 4, "4 clients are too few .* have 5 or more"),
+        (ft.AsyncFedAvg().using(server=ft.Krum()), 4, "4 clients are too few .* use 5 or more"),
         (ft.AsyncFedAvg().using(server=ft.CoordinateMedian(10)), 6, "give last=6, or leave it out"),
         (ft.AsyncFedAvg().using(server=ft.Krum(hostile=2)), 6, "give hostile=1, or last=7"),
         (ft.UniformSampling(6).using(server=ft.TrimmedMean()), 9, r"a round of UniformSampling\(6\).* give last=6"),
         (ft.UniformSampling(3).using(server=ft.TrimmedMean()), 9, "give last=5"),
         (ft.FastestSampling(4).using(server=ft.TrimmedMean(5)), 9, "4 clients are too few"),
-        (ft.FedAvg().using(server=ft.NormClipping(5)), 6, "of which 5 would be kept; give last=6 or more"),
+        (ft.FedAvg().using(server=ft.NormClipping(5)), 6, "but only 5 would be kept; give last=6 or more"),
     ],
 )
 def test_what_a_federation_cannot_have_is_refused_before_anything_runs(scheme, clients, says) -> None:

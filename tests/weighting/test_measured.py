@@ -164,11 +164,11 @@ def test_a_snapshot_is_all_of_it() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(InputError, match=r"max_weight: 1 does not do.*give a number above 1"):
+    with pytest.raises(InputError, match=r"max_weight: 1 is not allowed.*give a number above 1"):
         weight_rule({"name": "measured", "max_weight": 1})
-    with pytest.raises(InputError, match="max_weight: inf does not do"):
+    with pytest.raises(InputError, match="max_weight: inf is not allowed"):
         OwnTime(float("inf"))
-    with pytest.raises(InputError, match="chooses clients, and how often it does is known ahead; use time-based"):
+    with pytest.raises(InputError, match="samples clients, and how often it does so is known ahead; use time-based"):
         ft.weights(ft.UniformSampling(2), TIMES, rule="measured")
     assert weight_rule("own-time").label == "own-time"
     assert weight_rule("measured:3").label == "measured, at most 3-fold"

@@ -229,7 +229,7 @@ def test_where_the_clock_repeats_no_cycle_is_claimed() -> None:
 def test_a_period_longer_than_a_run_is_refused(monkeypatch) -> None:
     monkeypatch.setattr("fedtempo.clock.cycle.MAX_ASKED_UPDATES", 3000)
     times = FIXED.available(absences={0: [(5, 10)]}, period=10_000)
-    with pytest.raises(InputError, match="do not fill 4 periods"):
+    with pytest.raises(InputError, match="do not cover 4 periods"):
         ft.weights(ft.FedFix("1/2"), times)
 
 

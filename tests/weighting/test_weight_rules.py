@@ -111,14 +111,14 @@ def test_tracked_weights_want_the_whole_run_in_order() -> None:
         weights.applied(line[8:])
     apply = weights.applier()
     apply(line[:8])
-    with pytest.raises(ft.InputError, match="rounds from 9 on came where round 8 was due"):
+    with pytest.raises(ft.InputError, match="rounds from 9 on were given where round 8 was expected"):
         apply(line[9:])
     for use in (list, np.asarray, lambda w: w[0]):
-        with pytest.raises(ft.InputError, match=r"follow from the rounds; use \.applied\(timeline\)"):
+        with pytest.raises(ft.InputError, match=r"depend on the rounds; use \.applied\(timeline\)"):
             use(weights)
     assert repr(weights) == "Weights(window cure, 5 clients)"
     np.testing.assert_array_equal(weights.stage(0).applied(line), weights.applied(line))
-    with pytest.raises(ft.InputError, match=r"need each client's importance; make them by ft\.weights"):
+    with pytest.raises(ft.InputError, match=r"need each client's importance; make them with ft\.weights"):
         ft.Weights(weights.values, (None,), (0,), weights.rule).applier()
 
 
@@ -283,7 +283,9 @@ def test_rounds_of_another_scheme_are_not_cured() -> None:
 def test_by_losses_only_weights_that_need_no_shares_are_known() -> None:
     scheme = HighestLossSampling(2, candidates=3)
     for rule in ("time-based", "importance"):
-        with pytest.raises(ft.InputError, match=rf"no {rule} weights are known ahead; cure it, as ft\.CuredSampling"):
+        with pytest.raises(
+            ft.InputError, match=rf"its {rule} weights are not known ahead; cure it, as ft\.CuredSampling"
+        ):
             ft.weights(scheme, TIMES, rule=rule)
     assert list(ft.weights(scheme, TIMES, rule="identical")) == [Fraction(1, 2)] * 5
     cured = CuredSampling(scheme, window=4, biased=1)
@@ -349,7 +351,7 @@ def test_a_short_cut_off_takes_from_those_who_come_rarely() -> None:
 
 
 def test_a_history_needs_an_interval() -> None:
-    with pytest.raises(ft.InputError, match="cutoff: 0 rounds make no interval"):
+    with pytest.raises(ft.InputError, match="cutoff: 0 rounds are too few"):
         ParticipationHistory(0)
     assert ParticipationHistory(7).label == "participation history, cut-off 7"
 
@@ -394,7 +396,7 @@ def test_contributions_count_by_the_step() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Normalised(ft.TimeBased(), [1, 0]), r"steps: \[1, 0\] does not do"),
+        (lambda: Normalised(ft.TimeBased(), [1, 0]), r"steps: \[1, 0\] is not allowed"),
         (lambda: Normalised(ft.TimeBased(), [1.5]), "steps: .*whole number"),
         (lambda: Normalised(ft.Discounted(ft.TimeBased(), CutOff(1)), [1]), r"Discounted\(Normalised"),
         (lambda: ft.weights(ft.FedAvg(), TIMES, rule=Normalised(ft.TimeBased(), [1, 2])), "2 numbers for 5 clients"),

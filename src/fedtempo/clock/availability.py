@@ -41,7 +41,9 @@ def absences_of(
     if isinstance(given, (str, Path)):
         given = _read(Path(given), names)
     if not isinstance(given, Mapping):
-        raise InputError(f"absences: {given!r} is not by client; give {{3: [(0, 12), (40, 60)], 7: [(25, None)]}}")
+        raise InputError(
+            f"absences: {given!r} is not a dict by client; give {{3: [(0, 12), (40, 60)], 7: [(25, None)]}}"
+        )
     found: list[tuple[Absence, ...]] = [()] * num_clients
     for key, rows in given.items():
         client = _client(key, num_clients)
@@ -68,7 +70,7 @@ def _absence(client: int, row: object, period: Fraction | None) -> Absence:
     begin = exact(row[0], what)
     end = exact(row[1], what) if len(row) == 2 and row[1] is not None else None
     if begin < 0:
-        raise InputError(f"{what}: it begins at {text(begin)}, before the clock; begin at 0 or later")
+        raise InputError(f"{what}: it begins at {text(begin)}, before time 0; begin at 0 or later")
     if end is not None and end <= begin:
         if period is not None and begin < period:
             hint = f"; over the end of the period give ({text(begin)}, {text(period)}) and (0, {text(end)})"
@@ -86,8 +88,8 @@ def _in_order(client: int, rows: list[Absence], period: Fraction | None) -> tupl
     for (begin, end), (following, _) in pairwise(rows):
         if end is None or following < end:
             raise InputError(
-                f"absences of client {client}: the one from {text(begin)} is not over at {text(following)}, where the "
-                "next begins; join them"
+                f"absences of client {client}: the one from {text(begin)} overlaps the next, which begins at "
+                f"{text(following)}; join them"
             )
     joined = list[Absence]()
     for begin, end in rows:
@@ -96,7 +98,7 @@ def _in_order(client: int, rows: list[Absence], period: Fraction | None) -> tupl
         else:
             joined.append((begin, end))
     if joined and joined[0] == (Fraction(0), period):  # without a period: away from 0 on, for ever
-        raise InputError(f"absences: client {client} is never there; leave it out of the times")
+        raise InputError(f"absences: client {client} is never available; leave it out of the times")
     return tuple(joined)
 
 
@@ -117,7 +119,7 @@ def toggles(absences: tuple[Absence, ...], period: Fraction | None) -> Iterator[
 def _read(path: Path, names: Sequence[str] | None) -> Given:
     """From a CSV file; an empty `returns` says that the client never comes back."""
     if not path.is_file():
-        raise DataMissing(f"{path}: no such file of absences; check the path")
+        raise DataMissing(f"{path}: no such absences file; check the path")
     known = {name: client for client, name in enumerate(names or ())}
     found: dict[Any, list[tuple[Exact, Exact | None]]] = {}
     try:
@@ -139,7 +141,7 @@ def a_period(given: Exact | None, absences: object) -> Fraction | None:
     if given is None:
         return None
     if not absences:
-        raise InputError(f"period: {given} says when absences repeat, and there are none; give absences= too")
+        raise InputError(f"period: {given} is how often absences repeat, but there are no absences; give absences= too")
     return positive(given, "period")
 
 
@@ -300,9 +302,7 @@ class AvailableTimes(ClientTimes):
         return self._times.draw(client, job, seed=seed) * self._factor
 
     def expected_rounds(self, wait: Fraction) -> Floats:
-        raise InputError(
-            "E⌈T/Δt⌉ does not say how often clients contribute that come and go; ask ft.participation_of(scheme, times)"
-        )
+        raise InputError("E⌈T/Δt⌉ does not hold for clients that come and go; use ft.participation_of(scheme, times)")
 
     def survival(self, time: float) -> Floats:
         return self._times.survival(time)
@@ -354,7 +354,7 @@ def available(
     if (on is None) != (off is None):
         given, missing = ("on", "off") if off is None else ("off", "on")
         raise InputError(
-            f"{given}: it says how long clients are {_STATES[given]}; say also how long they are "
+            f"{given}: this sets how long clients are {_STATES[given]}; also set how long they are "
             f"{_STATES[missing]}, with {missing}="
         )
     if on is not None and off is not None:

@@ -125,7 +125,7 @@ def _of_flash(task: str, work: str, means: str, deviations: str) -> Published:
     return Published(
         f"flash-{task}",
         "a second; a job is one batch",
-        f"measured on a slow, a middle and a fast phone, {work}: {means} ms a batch, deviation {deviations}; a phone "
+        f"measured on a slow, a middle and a fast phone, {work}: {means} ms per batch, deviation {deviations}; a phone "
         "of unknown model is taken for one of them in proportion 18820 : 16428 : 159",
         _FLASH_DERIVED,
         _FLASH,
@@ -153,7 +153,9 @@ _ENTRIES = (
     _of_flash("femnist", "a CNN on FEMNIST", "1642, 588, 179", "99.5, 23.9, 2.3"),
     _of_flash("celeba", "a CNN on CelebA", "5392, 1355, 561", "982.5, 54.6, 20.3"),
     _of_flash("reddit", "an LSTM on Reddit", "2596, 916, 527.7", "335.5, 20.6, 49.0"),
-    _of_flash("shakespeare", "an LSTM on Shakespeare, 100 rows a batch", "28621, 13579, 10681", "1720.7, 104.6, 125.6"),
+    _of_flash(
+        "shakespeare", "an LSTM on Shakespeare, 100 rows per batch", "28621, 13579, 10681", "1720.7, 104.6, 125.6"
+    ),
     Published(
         "ai-benchmark",
         "the mean over phones",

@@ -37,7 +37,7 @@ def stream(
     source = None if by_rule else fast_chunks(config)
     for chunk in source if source is not None else (chunk for chunk, _ in by_events(config, last)):
         if chunk.first_round + chunk.num_rounds > _MAX_NUMBER:
-            raise ClockOverflow("more than 2^31 rounds; ask for less time or a longer wait")
+            raise ClockOverflow("more than 2^31 rounds; simulate less time, or use a longer wait")
         inside = chunk.up_to(last) if chunk.num_rounds and int(chunk.ends[-1]) > last else chunk
         if left is not None:
             inside = inside[:left]
@@ -49,8 +49,8 @@ def stream(
         if inside.num_rounds < chunk.num_rounds:
             break
     if until is None:
-        gone = ", or ever: clients have left for good" if config.availability is not None else ""
-        raise ClockOverflow(f"no further round ends within what a 64-bit clock can count{gone}; ask for fewer rounds")
+        gone = " (clients have left for good)" if config.availability is not None else ""
+        raise ClockOverflow(f"no further round ends before a 64-bit clock overflows{gone}; ask for fewer rounds")
 
 
 def fast_chunks(config: ClockConfig) -> Iterator[Timeline] | None:
@@ -123,7 +123,8 @@ def by_events(config: ClockConfig, last: int = MAX_TICKS - 1) -> Iterator[tuple[
             before.append(server.phase)
         if not part and not server.in_flight and server.clients and server.deadline is None:
             raise UnlawfulRule(
-                f"{config.rule!r} has stopped after round {server.version - 1}: no job is out and no deadline is set; "
+                f"{config.rule!r} has stopped after round {server.version - 1}: no job is running and no deadline is "
+                "set; "
                 "close the round, send models, or set a deadline"
             )
         if not part:
@@ -141,8 +142,8 @@ def _rounds(config: ClockConfig, server: Server, transport: VirtualTransport, la
         version = server.version
         if most is not None and quiet > most:
             raise InputError(
-                f"{config.rule!r}: round {version} does not end: {most} times somebody came, went or failed; "
-                "give clients longer stays, shorter jobs or fewer failures"
+                f"{config.rule!r}: round {version} does not end: clients joined, left or failed {most} times; give "
+                "clients longer stays, shorter jobs or fewer failures"
             )
 
 

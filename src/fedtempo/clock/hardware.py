@@ -82,8 +82,9 @@ class HardwareTimes(ClientTimes):
 
     def _open(self) -> NoReturn:
         raise InputError(
-            "times: hardware times without bytes_sent are known for a problem only, as in ft.simulate; give "
-            "FixedTimes.hardware bytes_sent=, or call times.for_traffic(up, down) with the bytes of an update"
+            "times: hardware times without bytes_sent need a problem that tells the size of an update, as in "
+            "ft.simulate; pass bytes_sent= to FixedTimes.hardware, or call times.for_traffic(up, down) with the bytes "
+            "of an update"
         )
 
     @property

@@ -146,7 +146,7 @@ def race_pairs(mean_time: Floats, places: int) -> Floats:
     rates = 1.0 / np.asarray(mean_time, dtype=np.float64)
     clients = len(rates)
     if clients > MAX_RACERS:
-        raise InputError(f"a race of {clients} clients has too many pairs; estimate them from a run")
+        raise InputError(f"{clients} clients have too many pairs to compute exactly; estimate them from a run")
     if places >= clients:
         return np.ones((clients, clients))
     if places == 1:

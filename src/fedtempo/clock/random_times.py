@@ -252,8 +252,8 @@ class ParetoTimes(RandomTimes):
         self._shape = exact(shape, "shape")
         if not _LEAST_SHAPE <= self._shape <= 20:
             raise InputError(
-                f"shape: {shape} must lie between {float(_LEAST_SHAPE)} and 20: up to 1 the mean is infinite, and just "
-                "above no run is long enough to see it"
+                f"shape: {shape} must lie between {float(_LEAST_SHAPE)} and 20: at 1 or below the mean is infinite, "
+                "and just above 1 no run is long enough to estimate it"
             )
         self._least = tuple(mean * (self._shape - 1) / self._shape for mean in self._means)
         self._from = np.array([float(least) for least in self._least])

@@ -73,7 +73,7 @@ class Server:
     def handle(self, event: Event, now: Tick) -> tuple[Round | None, tuple[Job, ...]]:
         """Book `event`; the round that it ended, if it did, and the jobs to send."""
         if now < self._now:
-            raise InputError(f"time went back from {self._now} to {now}; events must be told in order")
+            raise InputError(f"time went back from {self._now} to {now}; events must be handled in order")
         self._now = now
         if not self._book(event):
             return None, ()
@@ -118,7 +118,7 @@ class Server:
         if isinstance(action, Send):
             return None, self._send(c for c in action.clients if c in self.clients)
         if not isinstance(action, Close):
-            raise UnlawfulRule(f"{self.rule!r} answered {action!r}; a rule answers Close, Send or None")
+            raise UnlawfulRule(f"{self.rule!r} returned {action!r}; a rule returns Close, Send or None")
         for job in action.take:
             if self.arrived.get(job.client) != job:
                 raise UnlawfulRule(f"{self.rule!r} takes {job}, which has not arrived or is taken twice")
@@ -136,9 +136,9 @@ class Server:
         out = []
         for client, draws in sorted(Counter(targets).items()):
             if client not in self.clients:
-                raise UnlawfulRule(f"{self.rule!r} sends to client {client}, which is not there")
+                raise UnlawfulRule(f"{self.rule!r} sends to client {client}, which is not available")
             if client in self.in_flight or client in self.arrived:
-                raise UnlawfulRule(f"{self.rule!r} sends to client {client}, which still has a job in hand")
+                raise UnlawfulRule(f"{self.rule!r} sends to client {client}, which still has a running job")
             if draws > 1 and not self.rule.counts_draws:
                 raise UnlawfulRule(f"{self.rule!r} names client {client} {draws} times but has counts_draws = False")
             number = self._next_job.get(client, 0)

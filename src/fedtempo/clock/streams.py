@@ -49,7 +49,7 @@ def threefry(key: Key, a: NDArray[np.uint32], b: NDArray[np.uint32]) -> tuple[ND
 def _word(counter: ArrayLike) -> NDArray[np.uint32]:
     numbers = np.asarray(counter)
     if numbers.size and (int(numbers.max()) >= 2**32 or int(numbers.min()) < 0):
-        raise ClockOverflow("a client has done more jobs, or a run more rounds, than 2^32; ask for less time")
+        raise ClockOverflow("more than 2^32 jobs of one client, or rounds of one run; simulate less time")
     return numbers.astype(np.uint32)
 
 

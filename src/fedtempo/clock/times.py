@@ -143,7 +143,7 @@ class ClientTimes(ABC):
 
     def only(self, clients: Sequence[int]) -> ClientTimes:
         """The times of some of the clients, numbered anew."""
-        raise InputError(f"{self!r} cannot be cut down to some of its clients; write its method only(clients)")
+        raise InputError(f"{self!r} cannot select some of its clients; implement its method only(clients)")
 
     def describe(self) -> list[str | float]:
         """Each client's mean time: exact text where it is exact, else a number."""
@@ -177,7 +177,7 @@ class FixedTimes(ClientTimes):
 
     def __init__(self, times: Iterable[Exact]) -> None:
         if isinstance(times, str):
-            raise InputError(f"times: {times!r} is one text; give a list with one time per client, as [1, 2, '5/2']")
+            raise InputError(f"times: {times!r} is a string; give a list with one time per client, as [1, 2, '5/2']")
         rational = per_client(times, "time")
         unit = common_unit(rational)
         longest = max(rational)
@@ -231,9 +231,9 @@ class FixedTimes(ClientTimes):
         each scheme, fewer where it compresses.
         """
         if (bytes_received is not None) and (bytes_sent is None or download_bytes_per_second is None):
-            raise InputError("bytes_received: it needs bytes_sent and download_bytes_per_second beside it")
+            raise InputError("bytes_received: also give bytes_sent and download_bytes_per_second")
         if bytes_sent is not None and bytes_received is None and download_bytes_per_second is not None:
-            raise InputError("download_bytes_per_second: it needs bytes_received beside bytes_sent")
+            raise InputError("download_bytes_per_second: with bytes_sent, also give bytes_received")
         given = {
             "step_seconds": step_seconds,
             "steps": steps,

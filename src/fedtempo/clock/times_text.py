@@ -58,7 +58,9 @@ def with_bandwidth(times: ClientTimes, **given: Any) -> ClientTimes:
     if not rates:
         return times
     if not isinstance(times, FixedTimes):
-        raise InputError(f"bytes_per_second: it needs fixed times, not {times.law} ones; leave it or the law out")
+        raise InputError(
+            f"bytes_per_second: it needs fixed times, not {times.law} ones; leave out either it or the law"
+        )
     if "bytes_per_second" not in rates:
         raise InputError("download_bytes_per_second: give bytes_per_second, of sending, too")
     return FixedTimes.hardware(step_seconds=times.exact_mean_time, steps=1, **rates)
@@ -87,11 +89,11 @@ def read_times(
     """The clients' times that `--times`, `--clients` and `--law` describe; `spread` is a law's number, as it was."""
     law, number = _law(law, spread)
     if clients is not None and clients < 1:
-        raise InputError(f"--clients: {clients} given, so there is nobody to train; give at least 1")
+        raise InputError(f"--clients: {clients} given, so no client would train; give at least 1")
     device = _device(given)
     if device is not None:
         if law is not None or resolution is not None:
-            raise InputError(f"--law, --resolution: {device[0]} has a law of its own; leave them out")
+            raise InputError(f"--law, --resolution: {device[0]} has its own law; leave them out")
         return named(device[0], _counted(given, clients), seed=device[1])
     path = _trace_path(given)
     if path is not None:
@@ -124,7 +126,7 @@ def _law(given: str | None, spread: str | None) -> tuple[str | None, Fraction]:
     if law and law not in known:
         raise InputError(f"--law: {law!r} is not known{nearest(law, known)}")
     if colon and law not in _NUMBERS:
-        raise InputError(f"--law: {law} has no number; leave out :{text}, or choose one of {', '.join(_NUMBERS)}")
+        raise InputError(f"--law: {law} takes no number; leave out :{text}, or choose one of {', '.join(_NUMBERS)}")
     if spread is not None:
         if law not in ("lognormal", "uniform"):
             raise InputError("--spread: it belongs to --law lognormal or --law uniform; add one or leave it out")

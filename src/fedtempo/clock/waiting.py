@@ -123,7 +123,7 @@ class WaitingRule(ABC):
         if self.by_training:
             measures = " and ".join(_SEVERAL.get(name, name) for name in self.needs if name not in _KNOWN_AHEAD)
             raise InputError(
-                f"{self!r} chooses by the {measures} of trained models, so that nobody can tell its rounds ahead of "
+                f"{self!r} chooses clients by the {measures} of trained models, so its rounds are not known before "
                 "training; use ft.simulate"
             )
         return None

@@ -28,7 +28,8 @@ def model_of(record: ArrayRecord) -> Arrays:
     """The arrays of a model that can be averaged, each with memory of its own."""
     if not isinstance(record, ArrayRecord):
         raise InputError(
-            f"initial_arrays: a {type(record).__name__} is no ArrayRecord; give ArrayRecord(model.state_dict()), or "
+            f"initial_arrays: a {type(record).__name__} is not an ArrayRecord; give ArrayRecord(model.state_dict()), "
+            "or "
             "ArrayRecord({name: Array(array), …})"
         )
     if not record:
@@ -40,10 +41,7 @@ def model_of(record: ArrayRecord) -> Arrays:
             raise InputError(f"initial_arrays: {name!r} has dtype {array.dtype}, which cannot be averaged; convert it")
         arrays[name] = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
         if not finite(arrays[name]):
-            raise InputError(
-                f"initial_arrays: {name!r} holds NaN or Inf, from which no update can be measured; start from finite "
-                "numbers"
-            )
+            raise InputError(f"initial_arrays: {name!r} contains NaN or Inf; start from finite numbers")
     return arrays
 
 

@@ -60,7 +60,7 @@ class Buffers:
         if named == AUTO:
             if len(found.names) == len(model):
                 raise InputError(
-                    f"initial_arrays: nothing in it is trained: {', '.join(found.names[:3])} are whole numbers or "
+                    f"initial_arrays: it has no trainable arrays: {', '.join(found.names[:3])} are whole numbers or "
                     "statistics, which are averaged as values; give the model's parameters, or name all arrays in "
                     "buffers= if that is what you want"
                 )
@@ -79,9 +79,9 @@ class Buffers:
         for name, value in values.items():
             if not finite(value):
                 what = "NaN" if np.isnan(value).any() else "Inf"
-                return f"{name!r} holds {what} in {int((~np.isfinite(value)).sum())} of {value.size} places"
+                return f"{name!r} contains {what} in {int((~np.isfinite(value)).sum())} of {value.size} entries"
             if name in self._mean_of and (low := value.min(initial=0)) < 0:
-                return f"{name!r} is a variance and holds {low:.3g}; it must not be below zero"
+                return f"{name!r} is a variance and contains {low:.3g}; it must not be below zero"
         return None
 
     def growth(self, values: Arrays, base: Arrays) -> float:
@@ -184,8 +184,8 @@ def _warn_of_numbers(model: Arrays) -> None:
         kinds = "".join(model[name].dtype.kind for name in (mean, variance, counter))
         if kinds == "ffi" and model[counter].shape == () and model[mean].shape == model[variance].shape != ():
             log.warning(
-                "initial_arrays: %s and %s look like the mean and the variance of a BatchNorm, and have numbers for "
-                "names, so that they count as trained. Give ArrayRecord(model.state_dict()), or name such arrays, as "
+                "initial_arrays: %s and %s look like the mean and the variance of a BatchNorm, but their names are "
+                "numbers, so they count as trained. Give ArrayRecord(model.state_dict()), or name such arrays, as "
                 "buffers=[%r, %r, …]",
                 mean,
                 variance,

@@ -147,7 +147,7 @@ class ClientRegistry:
         node, here.node = here.node, None
         assert node is not None
         self._put(holder, node)
-        other = ", by its name alone: its key is another" if here.key and holder.key not in ("", here.key) else ""
+        other = ", by its name only: its key is different" if here.key and holder.key not in ("", here.key) else ""
         if here.key:
             holder.key = here.key
             self._by_key[here.key] = holder
@@ -160,14 +160,14 @@ class ClientRegistry:
     def _clash(self, client: int, holder: _Client) -> Change:
         known, cure = f"at node {holder.node}, which is still connected", "Give each node its own key or name"
         if holder.node is None:
-            known = "which is away and has another key"
-            cure = "Let it come back with its key; if nodes make new ones at each start, leave authenticated out"
+            known = "which is disconnected and has another key"
+            cure = "Reconnect it with its old key; if nodes make new keys at each start, leave authenticated out"
         return Change(
             client,
             None,
             "same identity",
-            f"it says that it is {self.identity(holder.number)!r}, as client {holder.number} {known}; it counts as a "
-            f"client of its own. {cure}",
+            f"it claims to be {self.identity(holder.number)!r}, like client {holder.number} {known}; it counts as a "
+            f"separate client. {cure}",
         )
 
     def snapshot(self) -> list[list[Any]]:

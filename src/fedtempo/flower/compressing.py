@@ -49,7 +49,9 @@ def compressing(method: Compression, *, seed: int = 0) -> Mod:
     partition-id, else its node) and the job alone: they are those of a simulation in which it has that number.
     """
     if not isinstance(method, Compression):
-        raise InputError(f"compressing: {method!r} is no compression; give ft.TopK(0.01), ft.QSGD(4) or ft.LowRank(2)")
+        raise InputError(
+            f"compressing: {method!r} is not a compression; give ft.TopK(0.01), ft.QSGD(4) or ft.LowRank(2)"
+        )
 
     def mod(message: Message, context: Context, call_next: Next) -> Message:
         if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
@@ -62,7 +64,7 @@ def compressing(method: Compression, *, seed: int = 0) -> Mod:
             return reply
         reason = _compress(reply, sent, context, method, seed, job, buffers)
         if reason is not None:
-            log.warning("compression: this update goes as it is, for %s", reason)
+            log.warning("compression: this update is sent uncompressed: %s", reason)
         return reply
 
     return mod
@@ -93,7 +95,7 @@ def _compress(
     key = job_key(seed, who if isinstance(who, int) else str(who), count if job is None else job)
     payload, memory = encode(method, change, memory, key=key)
     if not finite(*(part for parts in (payload.parts, *memory.values()) for part in parts.values())):
-        return "it holds numbers that are not finite, or not in float32"
+        return "it contains numbers that are not finite, or not in float32"
     _remember(context, method, memory, count + 1)
     reply.content[found[0]] = record_of(dict(payload.parts))
     reply.content[MARKER] = ConfigRecord({**_plain(method), **({BUFFERS: buffers} if buffers else {})})
@@ -188,7 +190,7 @@ def decompressed(marker: object, record: ArrayRecord, base: Arrays, buffers: Seq
     Any exception means that the reply cannot be read.
     """
     if not isinstance(marker, ConfigRecord):
-        raise InputError(f"{MARKER} is no ConfigRecord")
+        raise InputError(f"{MARKER} is not a ConfigRecord")
     parts = {name: read(array) for name, array in record.items()}
     told = marker.get(BUFFERS, [])
     if told and told != list(buffers):

@@ -182,7 +182,7 @@ class Evaluator:
             return Evaluated(task.server_round, None, f"{type(raised).__name__}: {raised}")
         if metrics is None or isinstance(metrics, MetricRecord):
             return Evaluated(task.server_round, metrics, None)
-        wrong = f"evaluate_fn gave a {type(metrics).__name__}; return a MetricRecord or None"
+        wrong = f"evaluate_fn returned a {type(metrics).__name__}; return a MetricRecord or None"
         return Evaluated(task.server_round, None, wrong)
 
 
@@ -249,7 +249,7 @@ class ClientEvaluation:
         """An answer, or None: there will be none."""
         self._left -= 1
         if reply is None:
-            why = f"a client did not evaluate round {self._round}: it is gone, or did not answer in time"
+            why = f"a client did not evaluate round {self._round}: it left, or did not answer in time"
             self._handler.note(now, client, "evaluation", why)
         elif (wrong := self._wrong(client, reply, now)) is not None:
             self._handler.note(now, client, "evaluation", f"a client failed to evaluate round {self._round}: {wrong}")

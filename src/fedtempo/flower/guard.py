@@ -312,7 +312,9 @@ class Guard:
             wrong = self._refused & here
             if 2 * len(wrong) > len(here):
                 last = self._wrong[1] if self._wrong is not None else "no reason is known"
-                return self._act(f"{len(wrong)} of the {len(here)} clients that answered are refused, as for: {last}")
+                return self._act(
+                    f"{len(wrong)} of the {len(here)} clients that answered are refused; the last reason: {last}"
+                )
         if now - self._since > self._patience:
             return self._silence(now)
         return None
@@ -329,19 +331,19 @@ class Guard:
         words = f"no round has taken updates for {seconds(lasted):.3g} s"
         other = self.good is None or self.good.changed is not None
         if not self._waiting and self._wrong is not None and (self._wrong[0] == "refused" or other):
-            return self._act(f"{words}, and the last answer was {self._wrong[0]}, for: {self._wrong[1]}")
+            return self._act(f"{words}, and the last answer was {self._wrong[0]}: {self._wrong[1]}")
         if self._mode == "stop" and lasted > self._timeout:
             return Alarm(words, "stop")
         if self._said:
             return None
         self._said = True
-        return Alarm(f"{words}; no model is to blame for that, and the run waits on", "say")
+        return Alarm(f"{words}; the model is not the cause, so the run keeps waiting", "say")
 
     def _act(self, reason: str) -> Alarm:
         if self._mode == "stop":
             return Alarm(reason, "stop")
         if self._in_a_row >= _MOST_IN_A_ROW:
-            return Alarm(f"{reason}; going back {_MOST_IN_A_ROW} times has not helped", "stop")
+            return Alarm(f"{reason}; rolling back {_MOST_IN_A_ROW} times has not helped", "stop")
         return Alarm(reason, "back")
 
     def go_back(self, now: Tick, out: Iterable[Job]) -> Good:

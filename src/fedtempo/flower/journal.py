@@ -275,8 +275,8 @@ class Journal:
                 self._take(json.loads(line))
             except Exception as error:  # whatever is there
                 raise InputError(
-                    f"{where}: line {place} cannot be read ({type(error).__name__}: {error}); the lines before it "
-                    "are whole; put a whole copy of the folder back, or choose another folder"
+                    f"{where}: line {place} cannot be read ({type(error).__name__}: {error}); the lines before it are "
+                    "intact; restore the folder from a copy, or choose another folder"
                 ) from None
         self._written = len(self._events)
         self._on_disk = on_disk

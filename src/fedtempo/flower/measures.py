@@ -63,7 +63,7 @@ def refuse_unmet(rule: WaitingRule, loss_key: str | None) -> None:
     cure = f"it supplies {', '.join(MEASURES)}"
     supplied = [name for name in MEASURES if name != "loss" or loss_key is not None]
     if "loss" in rule.needs and loss_key is None:
-        cure = "let the ClientApp put it into the metrics of its reply, and name it, as loss_key='train_loss'"
+        cure = "put it into the metrics of the ClientApp's reply, and name it, as loss_key='train_loss'"
     check_needs(rule, supplied, "a server on Flower", cure)
 
 
@@ -125,7 +125,7 @@ class _Measures(dict[str, Mapping[int, object]]):
 
     def __missing__(self, name: str) -> Mapping[int, object]:
         raise UnlawfulRule(
-            f"{self._rule!r} reads {name!r} from View.measures and does not say that it needs it; add "
+            f"{self._rule!r} reads {name!r} from View.measures but does not declare it; add "
             f"needs = ({name!r},) to its class"
         )
 

@@ -70,7 +70,7 @@ def bounded(content: RecordDict, count: str, wanted: Collection[str] = ()) -> Re
                 pass
             elif not is_clean(name, LONGEST_NAME):
                 bad.add(name)
-                dropped.append(f"a name that is too long or does not show ({clean(name, 30)!r})")
+                dropped.append(f"a name that is too long or not printable ({clean(name, 30)!r})")
                 continue
             elif left <= 0:
                 bad.add(name)
@@ -99,7 +99,7 @@ def bounded(content: RecordDict, count: str, wanted: Collection[str] = ()) -> Re
         remarks.append(Remark("dropped", f"of its metrics {_some(dropped)} is left out; {_BOUNDS}"))
     if wrong := [name for name in wrong if name != count]:
         said = ", ".join(f"{clean(name, LONGEST_NAME)!r}" for name in wrong[:_SHOWN])
-        remarks.append(Remark("not finite", f"its metric {said} is not finite; means leave such numbers out"))
+        remarks.append(Remark("not finite", f"its metric {said} is not finite; it is left out of means"))
     rest = content.copy()  # which is quicker than to make one of records
     for key in content.keys() - records.keys():
         del rest[key]

@@ -195,7 +195,7 @@ def recorded(source: Result | str | Path, *, scheme: Scheme | str | None = None,
     """
     if isinstance(source, Result):
         if source.journal is None:
-            raise InputError("this result has no journal; pass one that a strategy of fedtempo.flower gave")
+            raise InputError("this result has no journal; pass one that a strategy of fedtempo.flower returned")
         return _of(source.journal)
     folder = RunFolder(source)
     state, _, lines = folder.read()
@@ -213,8 +213,8 @@ def recorded(source: Result | str | Path, *, scheme: Scheme | str | None = None,
 
 def _damaged(folder: RunFolder, error: Exception) -> InputError:
     return InputError(
-        f"{folder.path}: its files are no record of a run ({type(error).__name__}: {error}); put a whole copy back, or "
-        "choose another folder"
+        f"{folder.path}: its files are not the record of a run ({type(error).__name__}: {error}); restore them from a "
+        "copy, or choose another folder"
     )
 
 
@@ -323,7 +323,9 @@ def _given_scheme(given: Scheme | str, spec: Mapping[str, Any]) -> Scheme:
         scheme = scheme.using(server=_server(spec["server"])) if "server" in spec else scheme
     other = json.loads(json.dumps(scheme.spec()))
     if {**other, "label": None} != {**spec, "label": None}:
-        raise InputError(f"scheme: the record is of {_words(spec)}, and {_words(other)} was given; give that one")
+        raise InputError(
+            f"scheme: the record is of {_words(spec)}, but {_words(other)} was given; give the scheme of the record"
+        )
     return scheme
 
 
@@ -358,7 +360,7 @@ def replay(
     hyper: dict[str, Value] = {"server_lr": run.server_lr}
     for axis in local.axes:
         if len(axis.values) > 1:
-            raise InputError(f"local: {axis.name} has {len(axis.values)} values; a run had one")
+            raise InputError(f"local: {axis.name} has {len(axis.values)} values; give one, as the run had")
         hyper[axis.name] = axis.values[0]
     from fedtempo.simulation.engine.oracle import (
         Return,
@@ -371,8 +373,8 @@ def replay(
     in_order = [clients[record.names[i]] for i in record.timeline.client.tolist()]
     if isinstance(server, MixModels | RobustRule) and in_order != run.timeline.client.tolist():
         raise InputError(
-            f"clients: {server.label} goes by the order of a round's updates, and by these numbers it would be "
-            "another; number the clients in the record's order"
+            f"clients: {server.label} depends on the order of a round's updates, which these numbers change; number "
+            "the clients in the record's order"
         )
     halves = server is not None and not isinstance(server, MixModels)  # the rate; else the weights have it
     returns = {

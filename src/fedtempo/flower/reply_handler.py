@@ -142,7 +142,7 @@ class ReplyHandler:
             found = self.validator.admit(message, self._versions.base(job.base))
         if isinstance(found, Refused):
             if message.has_error() and message.error.code == _EXPIRED and now - job.sent >= 0.9e9 * self._timeout:
-                reason = f"no answer within {seconds(now - job.sent):g} s, and Flower has given the message up"
+                reason = f"no answer within {seconds(now - job.sent):g} s, and Flower has dropped the message"
                 return self.lost(job, "deadline", reason, now)
             return self.lost(job, "error" if message.has_error() else "refused", found.reason, now)
         loss = found.metrics.get(self._loss_key or "")
@@ -209,8 +209,8 @@ class ReplyHandler:
                 now,
                 client,
                 "examples",
-                f"it says that it has {claimed:.6g} examples, and counts as {counted:.6g}, "
-                f"{self._settings.max_examples:g} times the median of the others. If it is right, raise "
+                f"it reports {claimed:.6g} examples and counts as {counted:.6g}, {self._settings.max_examples:g} "
+                "times the median of the others. If it is right, raise "
                 f"max_examples{other}",
             )
 
@@ -243,7 +243,7 @@ class ReplyHandler:
     def _undone(self, job: Job, now: Tick) -> Event:
         """An answer that does not count, and for which nobody is to blame."""
         self.guard.undone.discard(job)
-        reason = f"job {job.number} started from version {job.base}, which was undone; it is sent again"
+        reason = f"job {job.number} started from version {job.base}, which was rolled back; it is sent again"
         self.note(now, job.client, "guard", reason)
         self._estimates.failed(job)
         return Failed(job, reason)
@@ -258,8 +258,8 @@ class ReplyHandler:
         if job is None:
             self.note(now, -1, kind, f"a reply of node {message.metadata.src_node_id} to a message that was not sent")
         elif not message.has_error():
-            words = "answered twice" if kind == "double" else "answered after it was given up"
-            self.note(now, job.client, kind, f"job {job.number} from version {job.base} {words}; it is not taken")
+            words = "answered twice" if kind == "double" else "answered after the server gave up on it"
+            self.note(now, job.client, kind, f"job {job.number} from version {job.base} {words}; the answer is ignored")
 
     def come_and_gone(self, nodes: Iterable[Node], now: Tick) -> Sequence[Event]:
         """Who has come and gone, when these nodes are connected."""
@@ -281,7 +281,7 @@ class ReplyHandler:
         events: list[Event] = []
         for client in self.retries.due(now):
             if self.registry.node_of(client) is not None:
-                self.note(now, client, "tried again", "its rest is over")
+                self.note(now, client, "tried again", "its pause is over")
                 events.append(Joined(client))
         return events
 

@@ -271,8 +271,8 @@ class RoundWeights:
         for what, given in (("importance", self._importance), ("times", self._times)):
             if given is not None and (unknown := [name for name in given if name not in seen]):
                 log.warning(
-                    "%s: nobody is called %s; the clients are %s. Those that are not named count as the middle one of "
-                    "the given values. Give the names that the clients have",
+                    "%s: no client is called %s; the clients are %s. Clients that are not named get the median of the "
+                    "given values. Use the clients' own names",
                     what,
                     _listed(unknown),
                     _listed([self._identity(int(client)) for client in self._who]),
@@ -318,8 +318,8 @@ def remarks(
         found.append(
             Remark(
                 "floor",
-                f"a wait of {wait:g} s is below what Flower's transport takes ({floor:.3g} s), which then decides who "
-                f"is in a round instead of the clients' speed. Set wait to {floor:.0f} s or more",
+                f"a wait of {wait:g} s is shorter than Flower's transport takes ({floor:.3g} s), so transport decides "
+                f"who is in a round, not the clients' speed. Set wait to {floor:.0f} s or more",
             )
         )
     if times and wait < (least := min(times.values())):
@@ -349,8 +349,8 @@ def absences(wait: float, missed: Mapping[int, int], identity: Callable[[int], s
     return [
         Remark(
             f"client {client} missing",
-            f"client {client} ({identity(client)}) has not answered for {rounds} rounds of {wait:g} s. If it is so "
-            "slow, set a longer wait or give it less work; if it hangs, a shorter timeout",
+            f"client {client} ({identity(client)}) has not answered for {rounds} rounds of {wait:g} s. If it is that "
+            "slow, set a longer wait or give it less work; if it hangs, set a shorter timeout",
         )
         for client, rounds in missed.items()
         if rounds > ROUNDS_MISSED

@@ -50,7 +50,7 @@ FORMAT = 2
 _SUM = 1
 """The format of runs without a server rule, which earlier versions read too."""
 _SEAL = re.compile(r',"crc":"([0-9a-f]{8})"}$')
-_ANEW = "put a whole copy of the folder back, or choose another folder"
+_ANEW = "restore the folder from a copy, or choose another folder"
 
 
 class Damaged(Exception):
@@ -82,7 +82,7 @@ def unsealed(line: str) -> str:
         return line
     plain = line[: found.start()] + "}"
     if int(found[1], 16) != zlib.crc32(plain.encode()):
-        raise ValueError("its checksum is that of another line")
+        raise ValueError("its checksum does not match")
     return plain
 
 
@@ -135,13 +135,15 @@ class RunFolder:
         except BaseException as error:
             self.release()
             if isinstance(error, OSError):
-                raise InputError(f"checkpoint: {self.path} cannot be made ({error.strerror}); choose another") from None
+                raise InputError(
+                    f"checkpoint: {self.path} cannot be created ({error.strerror}); choose another"
+                ) from None
             raise
 
     def _refuse_a_run(self) -> None:
         if self.holds_a_run():
             raise ResultsConflict(
-                f"checkpoint: {self.path} holds a run; pass resume=True to go on with it, or choose another folder"
+                f"checkpoint: {self.path} contains a run; pass resume=True to continue it, or choose another folder"
             )
 
     def _hold(self, journal: BinaryIO) -> None:
@@ -154,7 +156,7 @@ class RunFolder:
         except BlockingIOError:
             self.release()
             raise ResultsConflict(
-                f"checkpoint: another server writes to {self.path}; end it first, or choose another folder"
+                f"checkpoint: another server is writing to {self.path}; stop it first, or choose another folder"
             ) from None
         except OSError:
             return  # a file system without locks: done without
@@ -211,8 +213,7 @@ class RunFolder:
                 return
             if there is not None and not same and self.holds_a_run() and not self._is_a_copy():
                 raise StorageError(
-                    f"{self.path}: another run has been put in the place of this one; move it away, and this one is "
-                    "saved there again"
+                    f"{self.path}: another run has replaced this one; move it away, and this run is saved there again"
                 )
             harmed = there is None or not self._is_a_copy()
             if harmed:
@@ -222,7 +223,7 @@ class RunFolder:
             self._hold(files.disk.open(self._journal, "ab"))
             files.disk.sync_folder(self.path)
             if harmed:
-                log.warning("%s was removed or cut off; all of it is written again", self._journal)
+                log.warning("%s was removed or truncated; all of it is written again", self._journal)
 
     def _is_a_copy(self) -> bool:
         """Whether the journal has all that we have written: it was put back, or its file system knows no inodes."""
@@ -260,9 +261,9 @@ class RunFolder:
         try:
             found = read(self._previous)
         except Damaged as older:
-            also = "" if str(older) == str(newer) else f", and the older state does not help ({older})"
+            also = "" if str(older) == str(newer) else f", and the older state cannot be used either ({older})"
             raise InputError(f"{newer}{also}{newer.whole}; {_ANEW}") from None
-        self.fallen_back = f"{newer}; the older state, {self._previous.name}, is whole and taken instead"
+        self.fallen_back = f"{newer}; the older state, {self._previous.name}, is intact and used instead"
         return found
 
     def _read(self, path: Path) -> tuple[dict[str, Any], Arrays, list[str]]:
@@ -287,7 +288,7 @@ class RunFolder:
         lines = text.splitlines()[begin > 0 :]
         _, why = _first_bad(lines)
         if len(text) < end - begin or why:
-            raise Damaged(f"{self._journal}: its end is not as it was written{why and f' ({why})'}")
+            raise Damaged(f"{self._journal}: its end is damaged{why and f' ({why})'}")
         return Tail(state, [_SEAL.sub("}", line.decode()) for line in lines], saved)
 
     @contextmanager
@@ -306,11 +307,11 @@ class RunFolder:
         except OSError:
             return ""
         good = _first_bad(lines)[0] - 1
-        return f"rounds.jsonl is whole up to line {good}" if good else ""
+        return f"rounds.jsonl is intact up to line {good}" if good else ""
 
     def _lines(self, state: Mapping[str, Any], path: Path) -> list[str]:
         """The lines that the state counts."""
-        size, model = int(state["journal"]), f"the model in {path.name} is whole"
+        size, model = int(state["journal"]), f"the model in {path.name} is intact"
         with _reading(self._journal), self._journal.open("rb") as file:
             text = file.read(size)
         whole = len(text) == size and zlib.crc32(text) == state.get("journal_crc", zlib.crc32(text))
@@ -319,8 +320,8 @@ class RunFolder:
         if whole and not why:
             return [_SEAL.sub("}", line) for line in text.decode().splitlines()]
         if why and (bad < len(lines) or len(text) == size):
-            before = f"the lines before it and the model in {path.name} are whole" if bad > 1 else model
-            raise Damaged(f"{self._journal}: line {bad} is not as it was written ({why})", before)
+            before = f"the lines before it and the model in {path.name} are intact" if bad > 1 else model
+            raise Damaged(f"{self._journal}: line {bad} is damaged ({why})", before)
         if len(text) < size:
             raise Damaged(
                 f"{self._journal}: holds {len(text)} bytes of the {size} that {path.name} counts, so rounds are "
@@ -356,9 +357,9 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give yourself the right to read it") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}); get permission to read it") from None
     except FileNotFoundError:
-        raise Damaged(f"{path}: is not there") from None
+        raise Damaged(f"{path}: not found") from None
     except FedtempoError:
         raise
     except Exception as error:  # whatever bytes are there
@@ -377,7 +378,7 @@ def _document(archive: zipfile.ZipFile) -> dict[str, Any]:
     if found > FORMAT:
         raise InputError(f"{archive.filename}: format {found}, and this version reads up to {FORMAT}; use a newer one")
     if journal < 0 or not isinstance(about, dict):
-        raise ValueError("it is no state of a run")
+        raise ValueError("it is not the state of a run")
     return state
 
 
@@ -386,7 +387,7 @@ def _first_bad(lines: Sequence[bytes]) -> tuple[int, str]:
     for place, line in enumerate(lines, 1):
         try:
             if not isinstance(json.loads(unsealed(line.decode())), dict):
-                return place, "it is no line of a journal"
+                return place, "it is not a line of a journal"
         except (ValueError, RecursionError) as error:
             return place, _in_a_line(error)
     return len(lines) + 1, ""

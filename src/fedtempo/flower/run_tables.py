@@ -22,7 +22,7 @@ _ROWS: dict[str, Callable[[RunNumbers], float | None]] = {
     "rounds": lambda run: run.rounds,
     "rounds without updates": lambda run: run.empty_rounds,
     "updates": lambda run: run.updates,
-    "updates a round": lambda run: run.updates_per_round,
+    "updates per round": lambda run: run.updates_per_round,
     "staleness, mean": lambda run: run.mean_staleness,
     "staleness, largest": lambda run: run.max_staleness,
 }
@@ -89,9 +89,9 @@ def _show_measures(out: Console, found: Sequence[Course]) -> None:
 
 
 def _show_clients(out: Console, run: Comparison) -> None:
-    table = titled_table(out, "Clients: share of rounds in reality, simulation and plan; weights and what they came to")
+    table = titled_table(out, "Clients: share of rounds in reality, simulation and plan; weights and their effect")
     table.add_column("client", no_wrap=True)
-    names = ("s a job", "jobs", "reality", "simulation", "plan", "weight used", "planned", "counted for", "p")
+    names = ("s per job", "jobs", "reality", "simulation", "plan", "weight used", "planned", "counted for", "p")
     for name in names:
         table.add_column(name, justify="right")
     for i in order_of(run.record.names):
@@ -126,18 +126,19 @@ def _reading(run: Comparison) -> list[str]:
     if run.simulated is None:
         rule = run.record.scheme.waiting
         why = (
-            f"{rule.name} is named in the folder, and a folder's names are not imported. If you trust it, name it "
-            "yourself by --scheme."
+            f"the folder names {rule.name}, and names from a folder are not imported. If you trust it, pass it as "
+            "--scheme."
             if isinstance(rule, NamedRule)
-            else "whom the scheme chooses follows from the losses of trained models."
+            else "the scheme chooses clients by the losses of trained models."
         )
         return [f"There is no simulation and no plan: {why}", "p: importance among the clients that took part."]
     differs = run.first_difference
     said = [
         "Reality and simulation are the same, round by round."
         if differs is None
-        else f"Reality and simulation differ from round {differs} on: in the simulation every client is there all the "
-        f"time and nothing is lost{', and all is known of them from the start' if run.scheme.waiting.needs else ''}.",
+        else f"Reality and simulation differ from round {differs} on: in the simulation every client is always "
+        "available and nothing is "
+        f"lost{', and everything about clients is known from the start' if run.scheme.waiting.needs else ''}.",
         "simulation: the same scheme with the recorded durations replayed. plan: its long run with their means, and "
         "time-based weights. p: importance among the clients that took part.",
     ]

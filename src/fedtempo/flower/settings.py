@@ -139,9 +139,9 @@ class Settings:
         """Refuse weights that nobody can know."""
         if self.rule.by_training and self.weights.needs_shares and not self.tracked:
             raise InputError(
-                f"weights: how often {self.scheme} chooses a client follows from trained models, so that no "
-                f"{self.weights.label} weights are known; cure it, as CuredSampling({self.scheme}, window=8, "
-                "biased=2), or give weights='identical' and live with the bias"
+                f"weights: how often {self.scheme} chooses a client depends on the trained models, so its "
+                f"{self.weights.label} weights are not known; cure it, as CuredSampling({self.scheme}, window=8, "
+                "biased=2), or give weights='identical' and accept the bias"
             )
 
     def check_times(self) -> None:
@@ -157,7 +157,7 @@ class Settings:
         except InputError as error:
             names = ", ".join(list(self.times)[:5])
             raise InputError(
-                f"times: no weights follow from those of {names}: {error}. Or leave times out: they are then estimated"
+                f"times: those of {names} give no weights: {error}. Or leave times out, and they are estimated"
             ) from error
 
     def _can_run(self, clients: int) -> bool:
@@ -176,12 +176,12 @@ def on_flower(scheme: Scheme, server: object) -> Scheme:
         raise _clients_own("scheme", options.correction.label)
     if options.compression is not None:
         raise InputError(
-            f"scheme: {options.compression.label} is done by clients; leave it out, and compress in the ClientApp by "
-            "fedtempo.flower's compressing"
+            f"scheme: {options.compression.label} is done by clients; leave it out, and compress in the ClientApp "
+            "with fedtempo.flower's compressing"
         )
     if options.client_steps or options.client_rates or options.compensate in ("rate", "work"):
         raise InputError(
-            "scheme: local steps and local learning rates are the ClientApp's own on Flower; leave client_steps, "
+            "scheme: local steps and local learning rates are set in the ClientApp on Flower; leave client_steps, "
             "client_rates and compensate out"
         )
     if server is None and options.server is None:
@@ -195,23 +195,25 @@ def on_flower(scheme: Scheme, server: object) -> Scheme:
     if server is not None:
         if not isinstance(server, Server):
             raise InputError(
-                f"server: {server!r} is no server rule; give one, as fedtempo's FedAdam(), SlowMo(0.9) or MixModels(), "
+                f"server: {server!r} is not a server rule; give one, as fedtempo's FedAdam(), SlowMo(0.9) or "
+                "MixModels(), "
                 "or leave it out for the weighted sum"
             )
         scheme = scheme.using(server=server)
     chosen = scheme.options.server
     if isinstance(chosen, RobustRule) and chosen.last is None:
         raise InputError(
-            f"server: {chosen.label} keeps an update of every client, and on Flower nobody knows ahead how many there "
-            f"are; give last=, at best the number of clients, at least {FEWEST} (the server keeps as many models)"
+            f"server: {chosen.label} keeps an update of every client, but on Flower the number of clients is not "
+            f"known ahead; give last=, ideally the number of clients and at least {FEWEST} (the server keeps that "
+            "many models)"
         )
     return scheme
 
 
 def _clients_own(what: str, correction: str) -> InputError:
     return InputError(
-        f"{what}: {correction} corrects what clients do, and on Flower that is your own ClientApp, which sends back a "
-        "model and nothing else; leave it out, or simulate it"
+        f"{what}: {correction} changes what clients do, but on Flower that is your own ClientApp, which sends back "
+        "only a model; leave it out, or simulate it"
     )
 
 
@@ -228,7 +230,7 @@ def share(value: object, what: str) -> float:
     """A number from 0 to 1."""
     number = float(exact(value, what))
     if not 0.0 <= number <= 1.0:
-        raise InputError(f"{what}: {value} is no fraction; give a number from 0 to 1")
+        raise InputError(f"{what}: {value} is not a fraction; give a number from 0 to 1")
     return number
 
 
@@ -243,7 +245,7 @@ def count(value: object, what: str) -> int:
 def key(value: object, what: str) -> str:
     """The name of a record or metric."""
     if not isinstance(value, str) or not value:
-        raise InputError(f"{what}: {value!r} is no name of a record or metric; give a text")
+        raise InputError(f"{what}: {value!r} is not the name of a record or metric; give a string")
     return value
 
 
@@ -252,7 +254,7 @@ def patterns(value: object, what: str) -> str | tuple[str, ...]:
     if value == AUTO:
         return AUTO
     if isinstance(value, str) or not isinstance(value, Collection) or not all(isinstance(v, str) for v in value):
-        raise InputError(f'{what}: {value!r} are no names of arrays; give "auto", or a list, as ["*.running_mean"]')
+        raise InputError(f'{what}: {value!r} are not names of arrays; give "auto", or a list, as ["*.running_mean"]')
     return tuple(value)
 
 
@@ -260,7 +262,7 @@ def mode(value: object, what: str) -> Mode | None:
     """What the guard does."""
     if value is None or value == "recover" or value == "stop":
         return value
-    raise InputError(f'{what}: {value!r} is none of its modes; give "recover", "stop" or None')
+    raise InputError(f'{what}: {value!r} is not a mode; give "recover", "stop" or None')
 
 
 def function(value: _Function, what: str) -> _Function:
@@ -273,7 +275,7 @@ def function(value: _Function, what: str) -> _Function:
 def folder(value: object, what: str) -> Path:
     """A path."""
     if not isinstance(value, str | Path):
-        raise InputError(f"{what}: {value!r} is no folder; give its path")
+        raise InputError(f"{what}: {value!r} is not a folder; give a path")
     return Path(value)
 
 
@@ -287,7 +289,7 @@ def yes_or_no(value: object, what: str) -> bool:
 def one_of(value: object, what: str, words: Sequence[str]) -> str:
     """One of these words."""
     if value not in words:
-        raise InputError(f"{what}: {value!r} is none; give one of {', '.join(map(repr, words))}")
+        raise InputError(f"{what}: {value!r} is not known; give one of {', '.join(map(repr, words))}")
     return str(value)
 
 
@@ -303,8 +305,8 @@ def by_identity(given: object, what: str) -> dict[str, Fraction]:
     """Positive numbers by the identity of clients."""
     if not isinstance(given, Mapping):
         raise InputError(
-            f"{what}: a {type(given).__name__} does not say whose numbers these are; "
-            "give them by identity, as {'node 17': 2}"
+            f"{what}: a {type(given).__name__} does not say which client each number belongs to; give them by "
+            "identity, as {'node 17': 2}"
         )
     if not given:
         raise InputError(f"{what}: nothing is given; name at least one client, or leave {what} out")
@@ -320,5 +322,5 @@ def of_names(given: Mapping[str, Fraction], names: Sequence[str]) -> list[Fracti
 def clock_of(value: object) -> Clock:
     """A clock."""
     if not (callable(getattr(value, "now", None)) and callable(getattr(value, "sleep", None))):
-        raise InputError(f"clock: {value!r} has no now() and sleep(until); leave it out for the computer's own")
+        raise InputError(f"clock: {value!r} has no now() and sleep(until); leave it out for the computer's clock")
     return cast(Clock, value)

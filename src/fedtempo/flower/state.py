@@ -134,8 +134,8 @@ def reading_state() -> Iterator[None]:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"state.npz: it is no state of a run ({type(error).__name__}: {error}); the journal is whole; put a whole "
-            "copy of the folder back, or choose another folder"
+            f"state.npz: it is not the state of a run ({type(error).__name__}: {error}); the journal is intact; "
+            "restore the folder from a copy, or choose another folder"
         ) from None
 
 
@@ -191,7 +191,7 @@ class Saver:
         except BaseException:
             folder.release()
             raise
-        log.info("Checkpoint: the run in %s goes on after round %s", folder.path, saved.state.get("server_round"))
+        log.info("Checkpoint: the run in %s continues after round %s", folder.path, saved.state.get("server_round"))
         return saved
 
     def _with_step_of(self, there: Mapping[str, Any]) -> Settings:
@@ -292,7 +292,7 @@ class Saver:
 
 
 def _say_new(folder: RunFolder, why: str = "") -> None:
-    log.info("Checkpoint: a new run begins in %s%s", folder.path, why)
+    log.info("Checkpoint: a new run starts in %s%s", folder.path, why)
 
 
 def _numbers(first: Path) -> Iterable[int]:

@@ -105,10 +105,10 @@ class Options(TypedDict, total=False):
 
 
 _INSTEAD = {
-    "configure_train": "give start(train_config=…) what clients are to know, and a scheme of your own whom to choose",
-    "aggregate_train": "give server= what makes the model of contributions, weights= how much each counts, and "
-    "train_metrics_aggr_fn= what becomes of the metrics",
-    "configure_evaluate": "give start(evaluate_config=…) what clients are to know, and fraction_evaluate= how many",
+    "configure_train": "pass settings for clients in start(train_config=…), and choose clients with your own scheme",
+    "aggregate_train": "set the aggregation with server=, the updates' weights with weights=, and what happens to "
+    "metrics with train_metrics_aggr_fn=",
+    "configure_evaluate": "pass settings for clients in start(evaluate_config=…), and their share as fraction_evaluate",
 }
 """Hooks of Flower's strategies that rounds of one client each cannot call, and what does their work here."""
 
@@ -124,8 +124,8 @@ def _refuse_hooks(whose: str, changed: Collection[str]) -> None:
     for name in changed:
         instead = _INSTEAD.get(name, "leave it out")
         raise TypeError(
-            f"{whose} changes {name}, which is never called here: clients work at their own pace, and rounds are made "
-            f"of what has arrived. Instead, {instead}"
+            f"{whose} overrides {name}, which is never called here: clients train at their own pace, and a round "
+            f"takes the updates that have arrived. Instead, {instead}"
         )
 
 
@@ -178,13 +178,13 @@ class TimedStrategy(flower.FedAvg):
     def __init__(self, scheme: Scheme, **options: Unpack[Options]) -> None:
         known(options, Options.__annotations__, type(self).__name__)
         if not isinstance(scheme, Scheme):
-            raise InputError(f"scheme: {scheme!r} is none; give a Scheme, as FedFix(30)")
+            raise InputError(f"scheme: {scheme!r} is not a scheme; give one, as FedFix(30)")
         given = Options(**options)
         fraction = given.get("fraction_train", 1.0)
         if exact(fraction, "fraction_train") != 1:
             raise InputError(
-                f"fraction_train: {fraction} would leave clients out of a round, but here each client works at its own "
-                "pace and its update enters the round that it is ready for; leave it at 1, and use FedBuff(size=…) or "
+                f"fraction_train: {fraction} would sample clients per round, but here each client trains at its own "
+                "pace and its update enters the next round; leave it at 1, and use FedBuff(size=…) or "
                 "FedFix(wait=…) for rounds of fewer clients"
             )
         for name in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
@@ -216,12 +216,12 @@ class TimedStrategy(flower.FedAvg):
         weights = given.get("weights", self.scheme.options.weights or "time-based")
         limit = given.get("norm_limit", 100.0)
         if not isinstance(weights, str | WeightRule):
-            raise InputError(f"weights: {weights!r} is no weight rule; give one, or its name")
+            raise InputError(f"weights: {weights!r} is not a weight rule; give one, or its name")
         rule = weight_rule(weights)
         if rule.tracker(Importance(None, 1), 1) is not None and rule.stepping("paper") is None:
             raise InputError(
-                f"weights: {rule.label} follow from the rounds of a simulation; a server estimates its own, "
-                "use time-based"
+                f"weights: {rule.label} weights need the rounds of a simulation, and a server estimates its own; use "
+                "time-based"
             )
         if self.scheme.own_weights is not None:
             rule = rule.fitted(self.scheme.own_weights)
@@ -340,9 +340,9 @@ class TimedStrategy(flower.FedAvg):
         """
         settings = self._settings().on(grid)
         if not (isinstance(resume, bool) or resume == "auto"):
-            raise InputError(f"resume: {resume!r} is none of True, False and 'auto'")
+            raise InputError(f"resume: {resume!r} is not True, False or 'auto'")
         if resume is True and settings.checkpoint is None:
-            raise InputError("resume: there is no folder to go on from; give the strategy checkpoint=")
+            raise InputError("resume: there is no folder to continue from; give the strategy checkpoint=")
         positive_int(num_rounds, "num_rounds")
         if evaluate_fn is not None:
             function(evaluate_fn, "evaluate_fn")
@@ -377,19 +377,19 @@ def _maybe(read: Callable[[object, str], _Read], value: object, what: str) -> _R
 
 def _not_a_part(name: str, whose: str) -> NoReturn:
     raise TypeError(
-        f"{name} of {whose} was called, as a strategy does that wraps another one, such as Flower's server-side "
-        f"differential privacy: it would make the rounds itself, and the scheme would not run. Take the wrapper off, "
-        f"and call start of {whose}; clip_norm= clips contributions here, and LocalDpMod in the ClientApp adds noise "
+        f"{name} of {whose} was called. A strategy that wraps another one does that, such as Flower's server-side "
+        "differential privacy. It would make the rounds itself, and the scheme would not run. Remove the wrapper, "
+        f"and call start of {whose}. clip_norm= clips contributions here, and LocalDpMod in the ClientApp adds noise "
         "to them: docs/security.md"
     )
 
 
 def _legacy(name: str, whose: str) -> NoReturn:
     raise TypeError(
-        f"{name} of {whose} was called, as Flower's older servers and workflows do, SecAggPlusWorkflow among them. "
-        f"Call start of {whose} in a ServerApp's main function. Secure aggregation cannot be had with it: the server "
-        "weighs each update by its client's pace and checks it alone, and masked updates are only good for their sum "
-        "over a fixed set of clients; LocalDpMod in the ClientApp is what protects updates here: docs/security.md"
+        f"{name} of {whose} was called, as Flower's older servers and workflows do, such as SecAggPlusWorkflow. Call "
+        f"start of {whose} in a ServerApp's main function. Secure aggregation cannot work here: the server weighs "
+        "each update by its client's pace and checks it alone, but masked updates are only useful as a sum over a "
+        "fixed set of clients. LocalDpMod in the ClientApp protects updates here: docs/security.md"
     )
 
 
@@ -404,7 +404,9 @@ def _ticks(value: object, what: str) -> int:
 def _factor(value: object, what: str) -> float:
     factor = _real(value, what)
     if factor < 1:
-        raise InputError(f"{what}: {value} would make every client smaller than the others; give 1 or more, or None")
+        raise InputError(
+            f"{what}: {value} is below 1, so every client would count less than the others; give 1 or more, or None"
+        )
     return factor
 
 
@@ -414,7 +416,7 @@ def _config(given: object, what: str) -> ConfigRecord:
     try:
         return given if isinstance(given, ConfigRecord) else ConfigRecord(dict(cast(Any, given)))
     except (TypeError, ValueError) as error:
-        raise InputError(f"{what}: {given!r} is no ConfigRecord ({error}); give ConfigRecord({{…}})") from error
+        raise InputError(f"{what}: {given!r} is not a ConfigRecord ({error}); give ConfigRecord({{…}})") from error
 
 
 class FedAvg(TimedStrategy):

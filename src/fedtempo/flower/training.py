@@ -161,7 +161,7 @@ class Training:
                     return self._result(self._why)
                 if self._stop.idle and self._begun:  # else the last save is what there is
                     self._save_all()
-                where = f"; started again, it goes on from {self._saver.path}" if self._saved else ""
+                where = f"; when started again, it continues from {self._saver.path}" if self._saved else ""
                 done = self._handler.server_round
                 return self._result(f"{self._stop.words()} after round {done}{where}")
         finally:
@@ -303,7 +303,7 @@ class Training:
         with reading_state():
             self._server = server = MeasuredServer.restored(self._settings.rule, restarted(snapshot))
         self._journal.log(LoggedEvent(now, RESTART))
-        reason = f"the server was started again after round {handler.server_round}; what was out is sent again"
+        reason = f"the server was restarted after round {handler.server_round}; unanswered jobs are sent again"
         handler.note(now, -1, "restart", reason)
         self._held += [Failed(job, reason) for job in server.in_flight.values()]
         handler.come_and_gone(self._nodes, now)
@@ -343,7 +343,7 @@ class Training:
         if (job := self._transport.abandon(event.client, now)) is not None:
             self._handler.gone(job)
         if (owed := self._round_weights.left(event.client)) > 0:
-            reason = f"it has left, and {owed:.3g} s of its work that were not weighed yet will not be"
+            reason = f"it has left; {owed:.3g} s of its work were not weighed yet and are lost"
             self._handler.note(now, event.client, "weights", reason)
 
     def _log_measures(self, events: list[Event], now: Tick) -> None:
@@ -398,7 +398,9 @@ class Training:
             job, step = taken.pop(place)[0], steps[place]
             del updates[place], contents[place]
             self._handler.lengths.take_back(step.weight, step.norm)
-            self._leave_out(job, f"with it, of norm {step.norm:.3g}, the new model would not be finite", closed.end)
+            self._leave_out(
+                job, f"with this update, of norm {step.norm:.3g}, the new model would not be finite", closed.end
+            )
         for job, found in taken:
             self._handler.retries.worked(job.client)
             self._guard.accepted(job, found.metrics)
@@ -418,7 +420,7 @@ class Training:
         if job in self._guard.undone:
             self._guard.undone.discard(job)
             self._journal.log(LoggedEvent(now, REFUSED, job.client, job.number))
-            undone = f"job {job.number} started from version {job.base}, which was undone; it is not taken"
+            undone = f"job {job.number} started from version {job.base}, which was rolled back; it is ignored"
             self._handler.note(now, job.client, "guard", undone)
             self._estimates.failed(job)
             return False
@@ -457,7 +459,7 @@ class Training:
         if alarm.action == "say":
             silent = sorted(self._server.in_flight)[:10]
             who = ", ".join(self._handler.registry.identity(client) for client in silent)
-            self._handler.note(now, -1, "guard", f"{alarm.reason}; it waits for {who or 'anybody to connect'}")
+            self._handler.note(now, -1, "guard", f"{alarm.reason}; it waits for {who or 'clients to connect'}")
             return
         blamed = self._guard.blamed
         words = ""
@@ -474,7 +476,7 @@ class Training:
             self._handler.retries.pardon(blamed, now)
             factor = self._guard.factor
             self._journal.recovery(Recovery(now, self._versions.number, good.version, factor, alarm.reason))
-            words = f"; back to the model of version {good.version}, with steps {factor:g} of what they would be"
+            words = f"; rolled back to the model of version {good.version}, with steps scaled by {factor:g}"
         self._handler.note(now, -1, "guard", f"{alarm.reason}{words}")
         if alarm.action == "stop":
             self._stopped = f"the guard stopped the run: {alarm.reason}"
@@ -585,8 +587,8 @@ class Training:
     def _result(self, stopped: str) -> Result:
         journal, registry = self._journal, self._handler.registry
         if self._saver.failure is not None:
-            stopped += f"; what came after round {self._saved} is not saved: {self._saver.failure}"
-            log.warning("What came after round %d is not saved: %s", self._saved, self._saver.failure)
+            stopped += f"; rounds after {self._saved} are not saved: {self._saver.failure}"
+            log.warning("Rounds after %d are not saved: %s", self._saved, self._saver.failure)
         return Result(
             arrays=self._versions.record(),
             train_metrics_clientapp=journal.measured("train"),
@@ -621,11 +623,11 @@ class Training:
         if failure is None:
             missed, self._saved = self._saved, self._handler.server_round
             if failed:
-                what = f"all is saved again; since round {missed} nothing was"
+                what = f"saving works again; nothing was saved since round {missed}"
                 self._handler.note(snapshot["now"], -1, "saved again", what)
                 self._write_once(snapshot)  # with that line
         elif not failed:
-            again = "training goes on, and the next round that is to be saved tries again"
+            again = "training continues, and saving is tried again at the next round to be saved"
             self._handler.note(snapshot["now"], -1, "checkpoint", f"{failure}; {again}")
 
     def _write_once(self, snapshot: dict[str, Any]) -> None:

@@ -136,9 +136,10 @@ def failed(reply: Message) -> str:
 
 
 _HINTS = {
-    "secaggplus": ". Its ClientApp has Flower's secure aggregation, which cannot work here: the server weighs each "
-    "update by its client's pace and checks it alone, and masked updates are only good for their sum over a fixed set "
-    "of clients. Take the mod out of the ClientApp",
+    "secaggplus": ". Its ClientApp uses Flower's secure aggregation, which cannot work here: the server "
+    "weighs each update by its client's pace and checks it alone, but masked updates are "
+    "only useful as a sum over a fixed set of clients. "
+    "Remove the mod from the ClientApp",
     "clipping_norm": ". Here the norm comes with the config: give start(train_config=ConfigRecord({'clipping_norm': "
     "…})), and no wrapper around the strategy",
 }
@@ -161,7 +162,7 @@ def _read(record: ArrayRecord, base: Arrays, buffers: Buffers) -> tuple[Arrays, 
         if array.shape != theta.shape:
             return Refused(f"{name!r} has shape {array.shape} where the model has {theta.shape}")
         if array.dtype != theta.dtype and not np.can_cast(array.dtype, theta.dtype, "same_kind"):
-            return Refused(f"{name!r} has dtype {array.dtype}, which does not become the model's {theta.dtype}")
+            return Refused(f"{name!r} has dtype {array.dtype}, which cannot be converted to the model's {theta.dtype}")
         if name in buffers:
             values[name] = array.astype(theta.dtype, copy=False)
             continue
@@ -198,7 +199,7 @@ def norm_of(delta: Arrays) -> float | Refused:
             wrong = ~np.isfinite(part)
             if wrong.any():
                 what = "NaN" if np.isnan(part).any() else "Inf"
-                return Refused(f"{name!r} holds {what} in {int(wrong.sum())} of {part.size} places")
+                return Refused(f"{name!r} contains {what} in {int(wrong.sum())} of {part.size} entries")
             total = math.hypot(total, _large(part))
         else:
             total = math.hypot(total, math.sqrt(square))

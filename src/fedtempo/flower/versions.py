@@ -167,7 +167,9 @@ class RuleOnArrays:
 
         self._floating = [name for name, array in arrays.items() if array.dtype.kind in "fc"]
         if not self._floating:
-            raise InputError(f"server: {server.label} moves floating arrays, and the model has none; leave server out")
+            raise InputError(
+                f"server: {server.label} updates floating-point arrays, but the model has none; leave server out"
+            )
         self.mixes = isinstance(server, MixModels)
         """Whether it asks for the models from which jobs started."""
         self.tells_apart = isinstance(server, RobustRule)
@@ -183,8 +185,8 @@ class RuleOnArrays:
         if memory is not None:
             if [part.shape for part in memory] != [part.shape for part in self.memory]:
                 raise InputError(
-                    f"checkpoint: what {server.label} remembers there has not the form that it has here, where "
-                    "another version of Optax may be installed; install that one again, or choose another folder"
+                    f"checkpoint: the saved state of {server.label} has another form than here; it may come from "
+                    "another version of Optax; install that version, or choose another folder"
                 )
             self.memory = memory
 
@@ -192,8 +194,8 @@ class RuleOnArrays:
         """Say so where the rule needs more clients than there are."""
         if clients < self._needed:
             log.warning(
-                "%s takes no step before updates of %d clients are there, and %d are connected: until more come the "
-                "model stands still. Connect more, give a smaller last, or leave the rule out",
+                "%s needs updates of %d clients before its first step, but %d are connected: the model does not "
+                "change until more connect. Connect more, give a smaller last, or leave the rule out",
                 self._label,
                 self._needed,
                 clients,

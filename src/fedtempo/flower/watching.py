@@ -92,7 +92,8 @@ def watched(folder: Path | str) -> Watched:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"{place.path}: its files are no record of a run ({type(error).__name__}: {error}); put a whole copy back"
+            f"{place.path}: its files are not the record of a run ({type(error).__name__}: {error}); restore them "
+            "from a copy"
         ) from None
 
 
@@ -159,7 +160,7 @@ def rendered(seen: Watched, *, terminal: bool) -> RenderableType:
     if seen.jobs:
         parts += _jobs(seen, terminal)
     if seen.resting:
-        parts.append(_text(f"Set aside: {', '.join(seen.resting)}"))
+        parts.append(_text(f"Paused after failures: {', '.join(seen.resting)}"))
     if seen.rounds:
         parts += _rounds(seen, terminal)
     if seen.measures:
@@ -168,12 +169,12 @@ def rendered(seen: Watched, *, terminal: bool) -> RenderableType:
         middle, most = statistics.median(seen.norms), max(seen.norms)
         parts.append(
             _text(
-                f"\nNorm × weight of the last {counted(len(seen.norms), 'update')}: {short(seen.norms[-1])} at last, "
-                f"{short(middle)} in the middle, {short(most)} at most"
+                f"\nNorm × weight of the last {counted(len(seen.norms), 'update')}: latest {short(seen.norms[-1])}, "
+                f"median {short(middle)}, largest {short(most)}"
             )
         )
     if seen.faults:
-        parts.append(_title("Lately"))
+        parts.append(_title("Latest faults"))
         parts += [_text(f"{fault.time:.1f} s: {fault}") for fault in seen.faults]
     return Group(*parts)
 
@@ -181,7 +182,7 @@ def rendered(seen: Watched, *, terminal: bool) -> RenderableType:
 def _head(seen: Watched) -> Text:
     of = f" of {seen.asked['rounds']:g}" if seen.asked.get("rounds") else ""
     until = f" of {seen.asked['until']:g}" if seen.asked.get("until") else ""
-    end = f"it has ended: {seen.ended}" if seen.ended is not None else "no end is saved: it runs, or was stopped"
+    end = f"ended: {seen.ended}" if seen.ended is not None else "not ended: it is running, or was interrupted"
     done = f": round {seen.server_round}{of}, {seen.time:.1f}{until} s of training"
     said = f"{done}; saved {_ago(seen.saved_ago)} ago; {end}"
     return _text(f"{seen.scheme} in {seen.folder}", "bold").append(_clean(said), "not bold")
@@ -190,7 +191,7 @@ def _head(seen: Watched) -> Text:
 def _jobs(seen: Watched, terminal: bool) -> list[RenderableType]:
     silent = sum(job.silent for job in seen.jobs)
     timeout = seen.asked.get("timeout")
-    limit = f"; given up after {timeout:g} s" if timeout else ""
+    limit = f"; timeout {timeout:g} s" if timeout else ""
     title = f"{counted(len(seen.jobs), 'job')} out{'' if seen.ended is None else ' at the end'}, {silent} silent{limit}"
     rows = [
         (
@@ -204,7 +205,7 @@ def _jobs(seen: Watched, terminal: bool) -> list[RenderableType]:
         for job in seen.jobs[:_JOBS]
     ]
     more = [_text(f"and {len(seen.jobs) - _JOBS} more")] if len(seen.jobs) > _JOBS else []
-    return [_title(title), _table(terminal, ("client", "job", "s out", "s a job", "models since", ""), rows), *more]
+    return [_title(title), _table(terminal, ("client", "job", "s out", "s per job", "models since", ""), rows), *more]
 
 
 def _rounds(seen: Watched, terminal: bool) -> list[RenderableType]:

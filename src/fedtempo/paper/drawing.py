@@ -88,7 +88,7 @@ def setting_words(history: History, full: str) -> str:
         words.append(f"rates {_values(ours['lr'])}" + _beside(ours["lr"], theirs["lr"], full))
     elif _listed(ours["lr"]) != every:
         words.append(f"rates {_values(ours['lr'])} of {len(every)}")
-    for key, name in (("rows", " images"), ("windows", " windows a role"), ("compute", "")):
+    for key, name in (("rows", " images"), ("windows", " windows per role"), ("compute", "")):
         if run["problem"].get(key) != whole["problem"].get(key):
             words.append(f"{run['problem'].get(key, 'all')}{name}")
     if run.get("dtype") != whole.get("dtype"):

@@ -98,7 +98,7 @@ def _document(name: str) -> Table:
         text = (files("fedtempo.paper") / "figures" / f"{name}.toml").read_text(encoding="utf-8")
     else:
         hint = nearest(name, (*FIGURES, "claims", "all"))
-        raise InputError(f"{name!r} is no figure of the paper{hint}; known are {', '.join(FIGURES)}, claims, all")
+        raise InputError(f"{name!r} is not a figure of the paper{hint}; known are {', '.join(FIGURES)}, claims, all")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

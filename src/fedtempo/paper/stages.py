@@ -153,7 +153,9 @@ def _stage(part: Part, place: Place, study: Table, *, scout: bool = False, after
         if what_was_run(there)["study"] == study:
             return there
         if not place.overwrite:
-            raise ResultsConflict(f"{path} holds results of another setting; choose another --out, or add --overwrite")
+            raise ResultsConflict(
+                f"{path} contains results of other settings; choose another --out, or add --overwrite"
+            )
         path.unlink()
     about: Table = {"figure": part.figure, "part": part.name, "study": study, "paper": part.full}
     if after is not None:

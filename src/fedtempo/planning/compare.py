@@ -305,11 +305,7 @@ def _slower(plan: SchemePlan, usual: float) -> SchemePlan:
     pace = plan.server_step_per_time
     if plan.step == 1.0 or pace is None or pace > 0.995 * usual:
         return plan
-    cure = (
-        ": clients wait for rounds to end; choose a wait of which their times are multiples"
-        if plan.run.rule.waits
-        else ""
-    )
+    cure = ": clients wait for rounds to end; choose a wait that divides their times" if plan.run.rule.waits else ""
     said = f"moves the model at {pace / usual:.0%} of FedAvg's pace{cure}"
     return replace(plan, remarks=(*plan.remarks, said))
 
@@ -392,7 +388,7 @@ def remarks_on(plan: SchemePlan) -> list[str]:
         )
     if plan.window is not None and plan.practical_window is not None and plan.window > 10**6 > plan.practical_window:
         out.append(
-            f"the exact window is out of reach; {plan.practical_window} rounds give each client its share to 1 %"
+            f"the exact window is too long to compute; {plan.practical_window} rounds give each client its share to 1 %"
         )
     return out
 
@@ -406,5 +402,5 @@ def _stretches(run: LongRun) -> list[str]:
     begin, clients = stretches[-1]
     return [
         f"clients join or leave for good {len(stretches) - 1} times; the numbers are those from {text(begin)} on, when "
-        f"{len(clients)} of {run.times.num_clients} are there, and weights change with each stretch"
+        f"{len(clients)} of {run.times.num_clients} are there; weights change each time"
     ]

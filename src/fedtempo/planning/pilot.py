@@ -107,7 +107,7 @@ def run_pilot(problem: Problem, budget: int, *, local_steps: int, seed: int = 0)
     """Look at a problem through at most `budget` accesses to rows."""
     if budget < FEWEST:
         raise InputError(
-            f"the pilot may look at {budget} rows, and needs {FEWEST}; plan for a longer time, or allow a larger share"
+            f"the pilot may use {budget} rows, but needs {FEWEST}; plan for a longer time, or allow a larger share"
         )
     access = Access(problem, seed)
     weight = problem.importance.values * problem.num_clients  # of a row of a client that is asked in turn
@@ -135,7 +135,7 @@ def run_pilot(problem: Problem, budget: int, *, local_steps: int, seed: int = 0)
     }
     largest = max(one.spectrum.curvature[-1] for one in found.values())
     if largest <= 0:
-        raise InputError("no curvature above zero was seen; the quadratic model says nothing on such a loss")
+        raise InputError("no positive curvature was found; the quadratic model does not fit such a loss")
     factor = look.agreement([found["noise"], found["heterogeneity"]])
     before = look.along(early, found["heterogeneity"].steepest)
     own_curvature, drift = None, 0.0
@@ -220,7 +220,7 @@ def _steepest(access: Access, place: Floats, weight: Floats, few: int, direction
     found = float(lanczos(look.hessian, direction, 3).spectrum.curvature[-1])
     if not np.isfinite(found) or found <= 0:
         raise InputError(
-            f"curvature {found:g} at the start; the quadratic model needs a finite loss that curves upwards there"
+            f"curvature {found:g} at the start; the quadratic model needs a finite loss with positive curvature there"
         )
     return found
 

@@ -164,13 +164,13 @@ class Recommendation(Shown):
     def assumes(self) -> tuple[str, ...]:
         """What the prediction takes for granted, in sentences."""
         said = [
-            "Around the pilot's end the clients' losses are quadratics with common axes; updates are plain SGD.",
-            f"The pilot ended {self.model.remaining:.3g} above the least loss, by the curve of its own descent.",
+            "Near the pilot's end the clients' losses are quadratics with common axes; updates are plain SGD.",
+            f"The pilot ended {self.model.remaining:.3g} above the minimum loss, as estimated from its own descent.",
         ]
         if self.pilot.least_curvature < 0:
             said.append(
-                f"Curvature below zero was seen ({self.pilot.least_curvature:.2g}): the loss is not convex there; such "
-                "directions are taken as flat, and the least loss is that of the valley the pilot is in."
+                f"Negative curvature was found ({self.pilot.least_curvature:.2g}): the loss is not convex there. Such "
+                "directions are taken as flat, and the minimum loss is that of the pilot's basin."
             )
         last = self.prediction(self.best.scheme)
         if last.best in (0, len(last.lr) - 1):
@@ -308,9 +308,9 @@ def _plain(local: LocalSGD) -> tuple[int, int | None]:
     """(K, B) of plain local SGD."""
     given: object = local
     if not isinstance(given, LocalSGD) or local.momentum is not None or local.clip is not None:
-        raise InputError(f"local: {local!r}; the planner's model is of LocalSGD without momentum and clip")
+        raise InputError(f"local: {local!r}; the planner covers only LocalSGD without momentum and clip")
     if not isinstance(local.steps, int) or not (local.batch_size is None or isinstance(local.batch_size, int)):
-        raise InputError("local: give one number of steps and one batch size; plan for each by itself")
+        raise InputError("local: give one number of steps and one batch size; plan each separately")
     return local.steps, local.batch_size
 
 

@@ -64,7 +64,7 @@ def classification_problem(
     if model is None:
         if rows.ndim != 2:
             raise InputError(
-                f"x has shape {rows.shape}; logistic regression wants (rows, features): flatten it by "
+                f"x has shape {rows.shape}; logistic regression needs (rows, features): flatten it with "
                 "x.reshape(len(x), -1), or pass a model"
             )
         model = logistic(rows.shape[1], number)
@@ -101,7 +101,10 @@ def held_out(rows: int, share: Exact) -> tuple[Ints, Ints]:
     part = exact(share, "test")
     out = math.ceil(part * rows)
     if not 0 < part < 1 or out >= rows:
-        raise InputError(f"test: {share} of {rows} rows leaves no rows on one side; give a share such as 0.2, or None")
+        raise InputError(
+            f"test: {share} of {rows} rows leaves no rows for training or for the test; give a share "
+            "such as 0.2, or None"
+        )
     order = np.argsort(uniforms(stream_key("test split", 0), np.arange(rows), 0), kind="stable")
     return np.sort(order[out:]), np.sort(order[:out])
 

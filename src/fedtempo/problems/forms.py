@@ -53,9 +53,7 @@ class LossForm:
         if given > 4:
             raise InputError(f"loss takes {given} arguments; write {_LOSSES}")
         if given == 4 and state is None:
-            raise InputError(
-                "loss(params, batch, key, state) needs a state to begin with; give Problem(..., state=...)"
-            )
+            raise InputError("loss(params, batch, key, state) needs an initial state; give Problem(..., state=...)")
         if given < 4 and state is not None:
             raise InputError(
                 f"state: the loss takes {given} arguments and no state; write loss(params, batch, key, state) -> (mean "
@@ -90,7 +88,7 @@ class LossForm:
             return self.function(params, batch, key)
         found = self.function(params, batch, key, fresh(state))
         if not (isinstance(found, tuple) and len(found) == 2):
-            raise InputError("loss(params, batch, key, state) returns no pair; return (mean loss, new state)")
+            raise InputError("loss(params, batch, key, state) does not return a pair; return (mean loss, new state)")
         if not _alike(found[1], state):
             was, now = (described(jax.tree.map(jnp.asarray, tree)) for tree in (state, found[1]))
             raise InputError(
@@ -126,7 +124,7 @@ def state_shapes(state: Any) -> Tree:
         shapes = jax.eval_shape(lambda: state_of(state, jax.random.key(0)))
     except Exception as error:
         raise InputError(
-            f"state: it cannot be made ({first_line(error)}); give a pytree of arrays, or a function of a jax.random "
+            f"state: making it fails ({first_line(error)}); give a pytree of arrays, or a function of a jax.random "
             "key that makes one"
         ) from error
     leaves = jax.tree.leaves(shapes)
@@ -135,7 +133,7 @@ def state_shapes(state: Any) -> Tree:
     for name, leaf in zip(leaf_names(shapes), leaves, strict=True):
         numbers = any(jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
         if not numbers:
-            raise InputError(f"state: {name} holds {leaf.dtype}; give numbers, and draw what is random by the key")
+            raise InputError(f"state: {name} holds {leaf.dtype}; give numbers, and use the key for random values")
     return shapes
 
 

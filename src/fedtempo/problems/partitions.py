@@ -128,7 +128,7 @@ class Dirichlet(Partition):
         if not isinstance(given, Real) or isinstance(given, bool) or not _SMALLEST <= given <= _LARGEST:
             raise InputError(
                 f"alpha: {given!r} is not a number between {_SMALLEST:g} and {_LARGEST:g}; "
-                "try 0.1 (few labels a client) or 100 (nearly iid)"
+                "try 0.1 (few labels per client) or 100 (nearly iid)"
             )
         object.__setattr__(self, "alpha", float(given))
         if self.sizes not in ("equal", "unequal", "replacement"):
@@ -356,7 +356,7 @@ class NaturalKey(Partition):
     def _clients(self, clients: int | None) -> int:
         number = len(self.names) if clients is None else positive_int(clients, "clients")
         if number > len(self.names):
-            raise InputError(f"{number} clients, but only {len(self.names)} keys; ask for at most as many, or None")
+            raise InputError(f"{number} clients, but only {len(self.names)} keys; ask for at most that many, or None")
         return number
 
     def _owners(self, labels: NDArray[Any], clients: int, seed: int, classes: int | None) -> Ints:
@@ -409,7 +409,7 @@ def _of_text(name: str, written: list[str], given: str) -> dict[str, object]:
     """The values behind the colons by their names: numbers where they are, else text."""
     keys = list(signature(_KNOWN[name]).parameters) if name in _KNOWN else []
     if len(written) > len(keys) and name in _KNOWN:
-        raise InputError(f"partition: {given!r} says too much; known are {_WRITTEN}")
+        raise InputError(f"partition: {given!r} has too many parts; known are {_WRITTEN}")
     return {key: _number(value) for key, value in zip(keys, written, strict=False)}
 
 

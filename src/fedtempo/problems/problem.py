@@ -51,7 +51,7 @@ def shapes_of(init: Init) -> Tree:
         ) from error
     leaves = jax.tree.leaves(shapes)
     if not leaves:
-        raise InputError("init(key) returns no arrays; return the parameters, a pytree of floating arrays")
+        raise InputError("init(key) does not return arrays; return the parameters, a pytree of floating arrays")
     for name, leaf in zip(leaf_names(shapes), leaves, strict=True):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise InputError(f"init(key): {name} holds {leaf.dtype}; parameters are trained, so make it floating")
@@ -269,7 +269,7 @@ class Problem:
         """loss(params, batch), for what knows no other form."""
         if not self.form.plain:
             raise InputError(
-                f"{who} needs a loss of (params, batch) alone, and this problem's takes a key"
+                f"{who} needs a loss of (params, batch) only, but this problem's takes a key"
                 f"{' and a state' if self.form.stateful else ''}; give a problem without"
             )
         return self.loss

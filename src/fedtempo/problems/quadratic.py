@@ -123,7 +123,7 @@ def quadratics(
     spread = _not_negative(heterogeneity, "heterogeneity")
     variance = _not_negative(noise, "noise")
     if variance and min(sizes) < 2:
-        raise InputError(f"noise: {noise} needs at least two rows a client, so that it can sum to zero; give rows=2")
+        raise InputError(f"noise: {noise} needs at least two rows per client, so that it can sum to zero; give rows=2")
     a = _given(curvatures, shape, "curvatures") if curvatures is not None else _curvatures(shape, flat, steep, seed)
     if (a <= 0).any():
         raise InputError("curvatures must be above zero, else there is no unique optimum")

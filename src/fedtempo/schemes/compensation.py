@@ -46,13 +46,15 @@ def compensated(options: SchemeOptions, weights: Weights, local_steps: int, labe
     discounted = type(weights.rule).discount is not WeightRule.discount
     if weights.num_stages > 1 or weights.tracked or discounted:
         raise InputError(
-            f"{label}: its weights change from round to round, so that no rate or work of a client stands for them; "
-            "compensate by weights"
+            f"{label}: its weights change from round to round, so no fixed rate or work can replace them; compensate "
+            "by weights"
         )
     values, precise = weights.values[0], weights.exact[0]
     least = float(values.min())
     if least <= 0:
-        raise InputError(f"{label}: a client has weight 0, which no rate or work of others stands for")
+        raise InputError(
+            f"{label}: a client has weight 0, which no rate or work of other clients can replace; compensate by weights"
+        )
     exact = None if precise is None else tuple([min(precise)] * len(precise))
     same = Weights(np.full((1, len(values)), least), (exact,), (0,), Identical(), steps=weights.steps)
     if options.compensate == "rate":
@@ -63,9 +65,10 @@ def compensated(options: SchemeOptions, weights: Weights, local_steps: int, labe
     for client, (k, w) in enumerate(zip(steps.tolist(), wanted, strict=True)):
         if abs(k - w) > (0 if isinstance(w, Fraction) else 1e-9 * max(1.0, float(w))):
             needed = _whole_steps(found)
-            hint = "compensate by weights or by rate" if needed is None else f"take K = {needed} or a multiple of it"
+            hint = "compensate by weights or by rate" if needed is None else f"use K = {needed} or a multiple of it"
             raise InputError(
-                f"{label}: to count by work client {client} would take {float(w):g} steps, which is not whole; {hint}"
+                f"{label}: compensated by work, client {client} would take {float(w):g} steps, which is not a whole "
+                f"number; {hint}"
             )
     return Compensated(same, steps=steps)
 

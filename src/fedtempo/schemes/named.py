@@ -76,7 +76,7 @@ class Scheme:
             if name not in known:
                 raise InputError(f"using: there is no option {name!r}; the options are {', '.join(known)}")
         if label is not None and not str(label).strip():
-            raise InputError(f"label: {label!r} does not do; give a few words")
+            raise InputError(f"label: {label!r} is not a label; give a short text")
         made = copy(self)
         made.options = replace(self.options, **options)
         if label is not None:
@@ -213,8 +213,8 @@ class CuredSampling(Scheme):
         waiting = getattr(criterion, "waiting", None)
         if waiting is None or waiting.draws_a_round(1) is None or not criterion.options.plain:
             raise InputError(
-                f"criterion: {criterion!r} is no sampling of clients without other options; give one, as "
-                "CuredSampling(FastestSampling(5), window=8, biased=2), and options to what that makes"
+                f"criterion: {criterion!r} is not a client sampling scheme without other options; give one, as "
+                "CuredSampling(FastestSampling(5), window=8, biased=2), and pass options to the result"
             )
         rule = CuredSample(waiting, positive_int(window, "window"), positive_int(biased, "biased"))
         label = f"CuredSampling({criterion.label}, window={window}, biased={biased})"
@@ -272,7 +272,7 @@ def without_options(scheme: Scheme) -> Scheme:
     """The scheme, where what is asked of it holds for plain local SGD and the weighted sum alone."""
     if not scheme.options.plain:
         raise InputError(
-            f"{scheme.label}: the theory here is that of plain local SGD and of the weighted sum of contributions; "
-            "leave out the scheme's options, or simulate it"
+            f"{scheme.label}: the theory covers only plain local SGD and weighted sums of contributions; leave out "
+            "the scheme's options, or simulate it"
         )
     return scheme

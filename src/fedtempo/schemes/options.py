@@ -53,11 +53,11 @@ class SchemeOptions:
             raise InputError(f"compensate: {self.compensate!r} is not known; use weights, rate or work")
         if self.compensate in ("rate", "work") and (self.weights or self.client_steps or self.client_rates):
             raise InputError(
-                f"compensate: {self.compensate} sets the weights, rates and steps of clients by itself; leave weights, "
-                "client_steps and client_rates out"
+                f"compensate: {self.compensate} already sets the clients' weights, rates and steps; leave out "
+                "weights, client_steps and client_rates"
             )
-        self._take("client_steps", Integral, "whole numbers of at least 1, one a client")
-        self._take("client_rates", Real, "numbers above 0, one a client")
+        self._take("client_steps", Integral, "whole numbers of at least 1, one per client")
+        self._take("client_rates", Real, "numbers above 0, one per client")
 
     def _take(self, name: str, kind: Any, what: str) -> None:
         given = getattr(self, name)
@@ -66,7 +66,7 @@ class SchemeOptions:
         listed: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
         good = [isinstance(v, kind) and not isinstance(v, bool) and 0 < v < float("inf") for v in listed]
         if not good or not all(good):
-            raise InputError(f"{name}: {given!r} does not do; give {what}")
+            raise InputError(f"{name}: {given!r} is not allowed; give {what}")
         plain = int if kind is Integral else float
         object.__setattr__(self, name, tuple(plain(v) for v in listed))
 
@@ -77,7 +77,7 @@ class SchemeOptions:
 
             given: Any = self.weights
             if not isinstance(given, (str, WeightRule)):
-                raise InputError(f"weights: {given!r} is no weight rule; give one, or its name, as 'identical'")
+                raise InputError(f"weights: {given!r} is not a weight rule; give one, or its name, as 'identical'")
             object.__setattr__(self, "weights", weight_rule(given))
         if self.correction is not None:
             from fedtempo.training.corrections import Correction
@@ -137,4 +137,4 @@ class SchemeOptions:
 
 def _of_kind(name: str, given: object, kind: Any, example: str) -> None:
     if not isinstance(given, kind):
-        raise InputError(f"{name}: {given!r} is not one; give an object such as {example}")
+        raise InputError(f"{name}: {given!r} is not a {name} option; give an object such as {example}")

@@ -53,7 +53,7 @@ class Mixing(WeightRule):
     def __post_init__(self) -> None:
         given: object = self.alpha
         if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= 1:
-            raise InputError(f"mixing: {self.alpha!r} does not do; give a number above 0, at most 1")
+            raise InputError(f"mixing: {self.alpha!r} is not allowed; give a number above 0 and at most 1")
 
     @property
     def label(self) -> str:
@@ -114,7 +114,7 @@ def FedAU(scheme: Scheme, cutoff: int = 50) -> Scheme:
 def a_scheme(given: object) -> Scheme:
     """A scheme."""
     if not isinstance(given, Scheme):
-        raise InputError(f"scheme: {given!r} is not one; give ft.AsyncFedAvg(), ft.FedFix('1/2'), …")
+        raise InputError(f"scheme: {given!r} is not a scheme; give ft.AsyncFedAvg(), ft.FedFix('1/2'), …")
     return given
 
 
@@ -123,7 +123,7 @@ def _discount(given: object) -> Discount:
         return parse_discount(given)
     if not callable(given):
         raise InputError(
-            f"staleness: {given!r} does not do; give polynomial:0.5, hinge:10:4, constant:1, or a discount"
+            f"staleness: {given!r} is not a discount; give polynomial:0.5, hinge:10:4, constant:1, or a discount"
         )
     return cast("Discount", given)
 

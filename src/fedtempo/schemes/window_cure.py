@@ -56,8 +56,8 @@ class WindowCure(WeightRule):
             gets = "can get" if rule.criterion.certain_choice(run.times, rule.size) is None else "gets"
             raise InputError(
                 f"{rule!r}: client {client} {gets} weight {float(rule.biased * most):.4g} in the biased rounds, more "
-                f"than {float(rule.window * least):.4g}, its share of a whole window, and no weight takes it back; "
-                f"give {_instead(rule, run, least, most)}"
+                f"than {float(rule.window * least):.4g}, its share of a whole window, and later rounds cannot correct "
+                f"that; give {_instead(rule, run, least, most)}"
             )
 
 
@@ -111,7 +111,9 @@ class _Tracker:
         self._window, self._draws = last, draws[-1]
         left = self._share - draws / rule.size
         if (left < -1e-9 * self._share).any():
-            raise InputError(f"{rule!r}: these are not its rounds, a client was chosen more often than it can be")
+            raise InputError(
+                f"{rule!r}: these rounds are not of this rule: a client was chosen more often than it can be"
+            )
         after = np.maximum(left, 0.0) / (rule.window - rule.biased)
         return np.where(chosen, 1.0 / rule.size, after[window, line.client])
 
@@ -121,7 +123,7 @@ class _Tracker:
         lacking = ~self._rule.by_criterion(numbers) & (np.diff(line.offsets) != len(self._share))
         if lacking.any():
             raise InputError(
-                f"{self._rule!r}: round {int(numbers[lacking][0])} must have all {len(self._share)} clients to make up "
-                "for the biased ones, and has not; give a timeline of the cured scheme, and clients that are always "
-                "there"
+                f"{self._rule!r}: round {int(numbers[lacking][0])} must have all {len(self._share)} clients to "
+                "correct the biased rounds, but has not; give a timeline of the cured scheme, and clients that are "
+                "always available"
             )

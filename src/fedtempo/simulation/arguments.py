@@ -32,7 +32,9 @@ MOST_SEEDS = 10_000
 def a_problem(given: object) -> Problem:
     """A problem, with a loss that is a mean over the batch."""
     if not isinstance(given, Problem):
-        raise InputError(f"problem: {given!r} is not one; use ft.problems.digits() or ft.Problem(init, loss, data)")
+        raise InputError(
+            f"problem: {given!r} is not a problem; use ft.problems.digits() or ft.Problem(init, loss, data)"
+        )
     check_batch_mean(given)
     return given
 
@@ -52,7 +54,7 @@ def by_name(kind: str, given: object) -> dict[str | None, Any]:
 def client_times(given: object, num_clients: int) -> ClientTimes:
     """One time, or law of times, for each client of the problem."""
     if not isinstance(given, ClientTimes):
-        raise InputError(f"times: {given!r} are no client times; give ft.FixedTimes([1, 2, 3]), or random ones")
+        raise InputError(f"times: {given!r} are not client times; give ft.FixedTimes([1, 2, 3]), or random ones")
     if given.num_clients != num_clients:
         raise InputError(
             f"times: {given.num_clients} clients, but the problem has {num_clients}; give one time per client"
@@ -98,7 +100,8 @@ def fitting_options(schemes: tuple[Scheme, ...], local: LocalRule, num_clients: 
             )
         if (options.compensate == "work" or isinstance(options.weights, Normalised)) and not local.plain:
             raise InputError(
-                f"{scheme.label}: a contribution grows in proportion to its steps with plain SGD alone; use LocalSGD "
+                f"{scheme.label}: only with plain SGD does a contribution grow in proportion to its steps; use "
+                "LocalSGD "
                 "without momentum, clip and options, or compensate by weights or rate"
             )
         _fitting_rates(scheme, local)
@@ -121,7 +124,7 @@ def _fitting_rates(scheme: Scheme, local: LocalRule) -> None:
     """Refuse what a scheme's own rates and steps leave without a meaning."""
     options, axes = scheme.options, {axis.name: axis for axis in local.axes}
     if (options.compensate == "rate" or options.client_rates is not None) and RATE not in axes:
-        raise InputError(f"{scheme.label}: clients differ in their rate, which {local!r} does not have")
+        raise InputError(f"{scheme.label}: clients differ in their learning rate, but {local!r} has none")
     if options.client_steps is None:
         return
     if len(axes["local_steps"].values) > 1:
@@ -143,7 +146,7 @@ def local_rule(given: object) -> LocalRule:
     """The clients' work."""
     rule = LocalSGD() if given is None else given
     if not isinstance(rule, LocalRule):
-        raise InputError(f"local: {rule!r} is no local work; give ft.LocalSGD(steps=5, lr=0.1), or leave it out")
+        raise InputError(f"local: {rule!r} is not a local solver; give ft.LocalSGD(steps=5, lr=0.1), or leave it out")
     return rule
 
 
@@ -151,7 +154,7 @@ def weight_rules(given: object) -> tuple[WeightRule, ...]:
     """One weight rule, or several that differ."""
     rules = tuple(weight_rule(one) for one in _listed(given))
     if len({rule.label for rule in rules}) < max(1, len(rules)):
-        raise InputError(f"weights: {given!r}; give at least one rule, and each once")
+        raise InputError(f"weights: {given!r} is empty or repeats a rule; give at least one, and each once")
     return rules
 
 
@@ -186,7 +189,7 @@ def some_seeds(given: object, stored: tuple[int, ...] | None = None) -> tuple[in
         if not _whole(seed) or abs(int(seed)) >= 2**63:
             raise InputError(f"seeds: {seed!r} is not a whole number of 64 bits; give a list of numbers, as range(5)")
     if len(set(seeds)) < max(1, len(seeds)):
-        raise InputError(f"seeds: {seeds}; give at least one, and each once")
+        raise InputError(f"seeds: {seeds} is empty or repeats a seed; give at least one, and each once")
     return tuple(int(seed) for seed in seeds)
 
 
@@ -201,7 +204,7 @@ def _counted_seeds(number: int, stored: tuple[int, ...] | None) -> tuple[int, ..
     which = "seed 0" if number == 1 else f"seeds 0 to {number - 1}"
     warnings.warn(
         f"seeds={number} runs {which}. Up to 0.6 it was seed number {number}. Write seeds=range({number}), or "
-        f"seeds=[{number}] for that one, to be rid of this warning",
+        f"seeds=[{number}] for that one, to silence this warning",
         FutureWarning,
         stacklevel=4,
     )
@@ -211,7 +214,7 @@ def _counted_seeds(number: int, stored: tuple[int, ...] | None) -> tuple[int, ..
 def grid_points(given: Any) -> int:
     """How many times are measured."""
     if not _whole(given) or given < 2:
-        raise InputError(f"points: {given!r}; give a whole number of at least 2, for time 0 and the end")
+        raise InputError(f"points: {given!r} is not a whole number of at least 2 (time 0 and the end); give one")
     return int(given)
 
 
@@ -219,7 +222,7 @@ def first_measure(given: Exact, until: Exact) -> Fraction:
     """When it is measured first: a time from 0 on, before the end."""
     start = exact(given, "measure_from")
     if not 0 <= start < exact(until, "until"):
-        raise InputError(f"measure_from: {given} does not lie from 0 to before {until}, the end; give an earlier time")
+        raise InputError(f"measure_from: {given} is not between 0 and the end, {until}; give an earlier time")
     return start
 
 
@@ -228,7 +231,7 @@ def real(name: str, given: Any, *, above: bool = True) -> float:
     fits = isinstance(given, Real) and not isinstance(given, bool)
     value = float(given) if fits else float("nan")
     if isnan(value) or value < 0 or (above and value == 0):
-        raise InputError(f"{name}: {given!r} does not do; give a number {'above' if above else 'of at least'} zero")
+        raise InputError(f"{name}: {given!r} is not allowed; give a number {'above' if above else 'of at least'} zero")
     return value
 
 
@@ -264,7 +267,7 @@ def fitting_local(local: LocalRule, engine: EngineName) -> LocalRule:
     """Local work that the engine can run."""
     if local.framework == "torch" and engine != "torch":
         raise InputError(
-            f"local: {local!r} is PyTorch's work, which the engine {engine!r} does not run; give ft.LocalSGD or "
+            f"local: {local!r} is a PyTorch solver, which the engine {engine!r} cannot run; give ft.LocalSGD or "
             "ft.LocalOptax, or an ft.torch.problem and engine='torch'"
         )
     return local

@@ -71,7 +71,7 @@ class Folder:
                 )
             return layout
         if self.path.is_dir() and any(not self._unfinished(path) for path in self.path.iterdir()):
-            raise ResultsConflict(f"{self.path} holds other files and no study; choose another folder")
+            raise ResultsConflict(f"{self.path} contains other files and no study; choose another folder")
         return None
 
     def _unfinished(self, path: Path) -> bool:
@@ -125,7 +125,7 @@ class Folder:
         document = self._document()
         if "description" not in document:
             raise InputError(
-                f"{self.path}: this study was begun from Python; go on with the same call of simulate, "
+                f"{self.path}: this study was started from Python; continue with the same call of simulate, "
                 f"checkpoint={str(self.path)!r}"
             )
         return dict(document["description"])
@@ -172,10 +172,10 @@ class Folder:
                 names = [name for name in saved.files if state or not name.startswith("state__")]
                 arrays = {name.replace("__", ":", 1): saved[name] for name in names}
             if not arrays.keys() >= {"finished", "points_done", "diverged"}:
-                raise ValueError("it is no unit of a study")
+                raise ValueError("it is not a unit of a study")
             return arrays
         except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); remove it to run this part anew") from None
+            raise InputError(f"{path}: cannot be read ({error}); remove it to run this part again") from None
 
     def _unit(self, number: int) -> Path:
         return self.path / "units" / f"{number:04d}.npz"

@@ -246,7 +246,7 @@ def simulate(
 
 def _check_folder(folder: Folder | None, problems: Iterable[tuple[EngineName, Problem]]) -> None:
     if folder is not None and any(engine == "oracle" for engine, _ in problems):
-        raise InputError("checkpoint: the oracle keeps none, it is for short runs; choose another engine")
+        raise InputError("checkpoint: the oracle saves none, since it is for short runs; choose another engine")
 
 
 def _step(given: str | None, there: Folder | None) -> str:

@@ -174,8 +174,8 @@ def _check_form(study: Study, job: Job) -> None:
         return
     if job.batch_size is None and not form.plain:
         raise InputError(
-            "batch_size: None takes the gradient of all rows some at a time, and a loss with a key or a state would "
-            "draw, or count, each time; give a number of rows"
+            "batch_size: None computes the gradient over all rows in parts, and a loss with a key or a state would "
+            "draw or update once per part; give a number of rows"
         )
     if form.stateful and job.carrying is None:
         raise InputError(
@@ -244,7 +244,7 @@ def _numbers(study: Study, unit: Unit, config: ClockConfig) -> dict[str, NDArray
     local = study.local
     if isinstance(local, LocalOptax) and local.schedule != "constant":
         if config.rule.by_training:
-            raise InputError("schedule: how many rounds there will be is not known ahead; use a constant rate")
+            raise InputError("schedule: the number of rounds is not known ahead; use a constant rate")
         rounds = sum(line.num_rounds for line in stream(config, until=study.until))
         steps = study.static[unit.static]["local_steps"]
         assert isinstance(steps, int)

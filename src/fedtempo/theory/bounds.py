@@ -155,7 +155,7 @@ class Bound(Shown):
         said = []
         expected, known = self.expected, self.left.constants
         if known.how == "estimate":
-            said.append("L and convexity were tried at a few points, not proved: the loss has no known closed form")
+            said.append("L and convexity were estimated at a few points, not proved: the loss has no known closed form")
         if expected.max_delay is None:
             said.append(f"delays have no bound under this law: τ = N − 1 = {expected.num_rounds - 1} was taken")
         if self.steps.clip is not None:
@@ -211,8 +211,9 @@ def bound(
     )
     if steps.local_lr > ceiling.corrected * (1 + 1e-12):
         raise InputError(
-            f"local_lr: {steps.local_lr:g} is above {ceiling.corrected:.3g}, up to which the bound is proved here "
-            f"(L = {known.smoothness:.3g}, K = {steps.local_steps}, τ = {ceiling.setting.max_delay}); lower it"
+            f"local_lr: {steps.local_lr:g} is above {ceiling.corrected:.3g}, the largest rate for which the bound is "
+            f"proved here (L = {known.smoothness:.3g}, K = {steps.local_steps}, τ = {ceiling.setting.max_delay}); "
+            "lower it"
         )
     start = known.losses.start() if init is None else known.losses.flat(init)
     given = steps.clip if gradient_bound is None else real("gradient_bound", gradient_bound)
@@ -260,7 +261,8 @@ def _expected(
         )
     if isinstance(weights, (str, WeightRule)):
         raise InputError(
-            f"weights: a timeline does not say which d_i {weights!r} makes; give ft.weights(scheme, times), or numbers"
+            f"weights: a timeline does not tell the weights d_i of {weights!r}; give ft.weights(scheme, times), or "
+            "numbers"
         )
     if timeline.num_clients != problem.num_clients:
         raise InputError(

@@ -135,7 +135,8 @@ def type_weights(types: DataTypes, share: ArrayLike, importance: Iterable[Exact]
     if not (together > 0).all():
         never = types.labels[int(np.flatnonzero(~(together > 0))[0])]
         raise InputError(
-            f"no client of type {never!r} ever takes part, so no weight makes the type count; let one of them take part"
+            f"no client of type {never!r} ever takes part, so no weight can make the type count; let one of them take "
+            "part"
         )
     return np.asarray((types.sums(p.values) / together)[types.of_client])
 

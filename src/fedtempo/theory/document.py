@@ -289,8 +289,8 @@ def _begun(
         )
         if training.rate_given and steps.local_lr > ceiling.corrected * (1 + 1e-12):
             raise InputError(
-                f"--lr: {steps.local_lr:g} is above {ceiling.corrected:.3g}, up to which the bound is proved for "
-                f"{scheme.label} (L = {known.smoothness:.3g}, K = {steps.local_steps}, "
+                f"--lr: {steps.local_lr:g} is above {ceiling.corrected:.3g}, the largest rate for which the bound is "
+                f"proved for {scheme.label} (L = {known.smoothness:.3g}, K = {steps.local_steps}, "
                 f"τ = {ceiling.setting.max_delay}); lower it, or leave it out"
             )
     return SchemeTheory(scheme, found, said, ceiling), line

@@ -108,7 +108,7 @@ def forecast(
     if at is None and rounds is None:
         last = lines[0].ends[-1] * lines[0].unit if isinstance(lines[0], Timeline) else None
         if last is None:
-            raise InputError("at: what repeats has no end; give the times to forecast, as at=[1, 10, 100]")
+            raise InputError("at: a repeating timeline has no end; give the times to forecast, as at=[1, 10, 100]")
         at = [last * k / 100 for k in range(101)]
     chosen = None if rounds is None else np.array(list(rounds), dtype=np.int64)
     moments = []

@@ -71,7 +71,7 @@ def optima(losses: ClientLosses, weightings: Floats) -> Optima:
     if table.ndim != 2 or table.shape[1] != losses.num_clients:
         raise InputError(f"weights: shape {table.shape}; give rows of {losses.num_clients} weights, one per client")
     if not (np.isfinite(table).all() and (table >= 0).all() and (table.sum(axis=1) > 0).all()):
-        raise InputError("weights: a sum of losses has a minimiser only with weights of at least zero, not all zero")
+        raise InputError("weights: some are below zero, or all are zero; give weights of at least zero, not all zero")
     if isinstance(losses, QuadraticLosses):
         curve = table @ losses.curvatures
         points = table @ (losses.curvatures * losses.centers) / curve
@@ -124,7 +124,7 @@ def _minimise(losses: ClientLosses, weights: Floats, start: Floats) -> tuple[Flo
     clients = np.flatnonzero(weights > 0)
     who = f"client {clients[0]}" if len(clients) == 1 else f"{len(clients)} clients"
     raise InputError(
-        f"optimum: the loss of {who} has no minimiser that could be reached: after {passes} passes the model has norm "
+        f"optimum: the loss of {who} has no minimiser that could be found: after {passes} passes the model has norm "
         f"{np.linalg.norm(point):.3g} and still moves (separable rows do this to a logistic loss); "
         "add a penalty, as l2=0.001"
     )
@@ -176,8 +176,8 @@ def _conjugate(losses: ClientLosses, weights: Floats, point: Floats, gradient: F
         image = generic.product(point, weights, np.asarray(vector).ravel())
         if float(vector.ravel() @ image) < -1e-9 * float(vector.ravel() @ vector.ravel()):
             raise InputError(
-                "optimum: the loss is not convex: a direction of negative curvature was met; "
-                "bounds and optima need a convex loss, such as logistic regression or least squares"
+                "optimum: the loss is not convex: a direction of negative curvature was found; bounds and optima need "
+                "a convex loss, such as logistic regression or least squares"
             )
         return image
 

@@ -60,11 +60,14 @@ class Coordinates(Brief):
         for name in ("curvature", "center", "noise"):
             if len(shape) != 2 or np.shape(getattr(self, name)) != shape:
                 found = np.shape(getattr(self, name))
-                raise InputError(f"{name}: shape {found} beside curvature {shape}; give [clients, coordinates] of each")
+                raise InputError(
+                    f"{name}: shape {found}, but curvature has shape {shape}; give [clients, coordinates] for both"
+                )
         if np.shape(self.start) != shape[1:] or len(self.importance.values) != shape[0]:
             raise InputError(
                 f"start has shape {np.shape(self.start)} and importance {len(self.importance.values)} values for "
-                f"{shape[0]} clients × {shape[1]} coordinates; give one start a coordinate, one importance a client"
+                f"{shape[0]} clients × {shape[1]} coordinates; give one start per coordinate, and one importance per "
+                "client"
             )
 
     @classmethod

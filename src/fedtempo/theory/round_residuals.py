@@ -151,5 +151,5 @@ def residuals(constants: Constants, expected: Expected, *, types: DataTypes | No
             "give the timeline or the times of its clients"
         )
     if not expected.total.any():
-        raise InputError("nobody takes part in any round, so that there is nothing to minimise; give more rounds")
+        raise InputError("no client takes part in any round, so there is nothing to minimise; give more rounds")
     return Residuals(constants, expected, DataTypes.all_different(clients) if types is None else types)

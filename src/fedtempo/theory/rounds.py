@@ -22,14 +22,14 @@ from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
 from fedtempo.weighting.weights import Weights
 
-_INSTEAD = "give timeline= for what happened, or times.always for the same clients always there"
+_INSTEAD = "give timeline= for what happened, or times.always for the same clients without absences"
 
 
 def check_always_there(times: ClientTimes | None, what: str, instead: str = _INSTEAD) -> None:
     """Refuse times whose clients come and go, with what to do instead."""
     if times is not None and times.availability is not None:
         raise InputError(
-            f"{what} holds for clients that are always there, and these come, go or fail ({times.availability}); "
+            f"{what} holds for clients that are always available, but these come, go or fail ({times.availability}); "
             f"{instead}"
         )
 

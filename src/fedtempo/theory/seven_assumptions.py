@@ -112,7 +112,7 @@ def _fifth(run: LongRun, law: Expected) -> Assumption:
         return Assumption(5, name, True, f"samples are drawn afresh in every round: {said}")
     if not run.times.memoryless:
         return Assumption(
-            5, name, False, f"who takes part depends on how long jobs have run already; {said} over rounds"
+            5, name, False, f"which clients take part depends on how long jobs have run; {said} over rounds"
         )
     match run.closed.round_law:
         case OneAtATime() | EachByItself():
@@ -124,7 +124,7 @@ def _fifth(run: LongRun, law: Expected) -> Assumption:
 
 def _sixth(run: Expected) -> Assumption:
     if run.window is None:
-        return Assumption(6, "window", None, "no window is known; W = N always does")
+        return Assumption(6, "window", None, "no window is known; W = N always holds")
     if run.source == "timeline" and run.window == run.num_rounds > 1:
         return Assumption(6, "window", True, f"only with W = N = {run.window}, which is no help (Corollary 2)")
     return Assumption(6, "window", True, f"W = {run.window}")
@@ -138,8 +138,10 @@ def _seventh(known: Constants, rule: LocalRule) -> Assumption:
     if largest is not None:
         return Assumption(7, name, True, f"no gradient is longer than B = {largest:.4g}")
     if known.convexity > 0 and known.how == "exact":
-        return Assumption(7, name, False, "a strongly convex loss has gradients of any length; B is what a run meets")
-    return Assumption(7, name, None, "no bound is known; B is what a run meets")
+        return Assumption(
+            7, name, False, "a strongly convex loss has gradients of any length; B is the largest that a run meets"
+        )
+    return Assumption(7, name, None, "no bound is known; B is the largest that a run meets")
 
 
 def _one(rule: LocalRule, name: str) -> int | None:

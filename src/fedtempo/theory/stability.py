@@ -75,7 +75,7 @@ def curvatures_of(given: Curved) -> tuple[Floats, Any]:
             f"curvatures: shape {found.shape}; give [clients], [clients, coordinates] or matrices [clients, d, d]"
         )
     if found.ndim == 3 and not np.allclose(found, found.mT):
-        raise InputError("curvatures: matrices that are not symmetric are no second derivatives; give A = Aᵀ")
+        raise InputError("curvatures: matrices that are not symmetric are not second derivatives; give A = Aᵀ")
     return (found[:, None] if found.ndim == 1 else found), None
 
 
@@ -121,7 +121,9 @@ def limit_of(law: Regime, curvature: Floats, num_clients: int, steps: int, serve
 
     steepest = float(np.linalg.eigvalsh(curvature).max() if curvature.ndim == 3 else curvature.max())
     if not steepest > 0:
-        raise InputError(f"curvatures: the largest is {steepest:g}; a loss that is nowhere curved upwards has no limit")
+        raise InputError(
+            f"curvatures: the largest is {steepest:g}; a loss without positive curvature has no stability limit"
+        )
     stride = _EXACT_STEP if law.kind == "mean-square" else _STEP
     begin = 0.02 / (steps * steepest * server_lr * num_clients)
     low, high, columns = _first_crossing(growth, begin, stride, law)
@@ -152,8 +154,8 @@ def _first_crossing(
         begin /= 4
     else:
         raise InputError(
-            "no learning rate is stable: a direction in which the weighted curvatures do not add up to something "
-            "positive never contracts; give clients that are curved upwards together, and positive weights"
+            "no learning rate is stable: in one direction the weighted curvatures do not sum to a positive number; "
+            "give losses whose sum has positive curvature, and positive weights"
         )
     at_once = 1 if isinstance(law, Independent) else _AT_ONCE
     low = begin

@@ -104,7 +104,7 @@ class Correction(ABC):
 def positive_number(what: str, value: object) -> float:
     """A finite number above zero."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise InputError(f"{what}: {value!r} does not do; give a number above 0")
+        raise InputError(f"{what}: {value!r} is not allowed; give a number above 0")
     return float(value)
 
 
@@ -264,7 +264,7 @@ class Scaffold(Correction):
     def check(self, local: LocalRule) -> None:
         if not local.plain:
             raise InputError(
-                "SCAFFOLD: the control variate follows from plain SGD steps alone, Δ_i = −η_l Σ gradients; use "
+                "SCAFFOLD: the control variate needs plain SGD steps, Δ_i = −η_l Σ gradients; use "
                 "LocalSGD without momentum, clip and options"
             )
 

@@ -98,8 +98,8 @@ class RobustRule(ServerRule):
     def __post_init__(self) -> None:
         if self.last is not None and (not _whole(self.last) or self.last < FEWEST):
             raise InputError(
-                f"{type(self).__name__}: last {self.last!r} does not do; give a whole number of at least {FEWEST}, so "
-                "that there is a middle, or leave it out for all clients"
+                f"{type(self).__name__}: last={self.last!r} is too small or not a whole number; give at least "
+                f"{FEWEST}, so that there is a middle, or leave it out for all clients"
             )
 
     @property
@@ -118,13 +118,13 @@ class RobustRule(ServerRule):
         """The rule with a place for each of so many clients, or as many as were asked for; or why it cannot be."""
         if clients < FEWEST:
             raise InputError(
-                f"{self.label}: {clients} clients are too few to tell the hostile from the others; have {FEWEST} or "
-                "more, or leave the rule out"
+                f"{self.label}: {clients} clients are too few to tell hostile clients from the others; use {FEWEST} "
+                "or more, or leave the rule out"
             )
         if self.last is not None and self.last > clients:
             raise InputError(
-                f"{self.label}: of {clients} clients there are never {self.last} contributions to keep; give "
-                f"last={clients}, or leave it out"
+                f"{self.label}: {clients} clients never have {self.last} contributions to keep; give last={clients}, "
+                "or leave it out"
             )
         return self if self.last is not None else replace(self, last=clients)
 
@@ -133,12 +133,12 @@ class RobustRule(ServerRule):
         if self.last is None and updates < clients:
             least = max(FEWEST, round(updates))
             raise InputError(
-                f"{self.label}: a round of {who} has {updates:g} updates, and with a place for every client most would "
-                f"be of models long gone; give last={least}"
+                f"{self.label}: a round of {who} has {updates:g} updates; if one is kept per client, most come from "
+                f"old models; give last={least}"
             )
         if self.last is not None and self.last < updates:
             raise InputError(
-                f"{self.label}: a round of {who} has {updates:g} updates, of which {self.last} would be kept; give "
+                f"{self.label}: a round of {who} has {updates:g} updates, but only {self.last} would be kept; give "
                 f"last={round(updates)} or more"
             )
 
@@ -283,7 +283,7 @@ class TrimmedMean(MiddleRule):
         super().__post_init__()
         trim: object = self.trim
         if isinstance(trim, bool) or not isinstance(trim, (int, float)) or not 0 <= trim < 0.5:
-            raise InputError(f"TrimmedMean: trim {trim!r} does not do; give a number from 0 to below 0.5")
+            raise InputError(f"TrimmedMean: trim={trim!r} is not allowed; give a number from 0 to below 0.5")
 
     def direction(self, latest: Latest) -> Params:
         count = jnp.maximum(latest.there.sum(), 1)
@@ -309,7 +309,7 @@ class Krum(MiddleRule):
         super().__post_init__()
         for what, value, least in (("hostile", self.hostile, 0), ("chosen", self.chosen, 1)):
             if value is not None and (not _whole(value) or value < least):
-                raise InputError(f"Krum: {what} {value!r} does not do; give a whole number of at least {least}")
+                raise InputError(f"Krum: {what}={value!r} is not allowed; give a whole number of at least {least}")
         if self.last is not None:
             self._check()
 
@@ -322,7 +322,8 @@ class Krum(MiddleRule):
             )
         if self.chosen is not None and self.chosen > places - hostile:
             raise InputError(
-                f"{self.label}: {self.chosen} of {places} cannot be chosen without one of {hostile} hostile; give "
+                f"{self.label}: {self.chosen} of {places} cannot be chosen without including one of {hostile} hostile "
+                "ones; give "
                 f"chosen={places - hostile} or less"
             )
 

@@ -90,14 +90,14 @@ class ServerOptax(ServerOptimizer):
         if not callable(self.solver):
             raise InputError(f"solver: {self.solver!r} cannot be called; give an Optax solver such as optax.adam")
         if "learning_rate" in self.options:
-            raise InputError("options: the learning_rate of the server is server_lr; give it there")
+            raise InputError("options: the server's learning_rate is set by server_lr; give it there")
         name = solver_name(self.solver)
         try:
             made: Any = self.transformation(1.0)
         except TypeError as error:
             raise InputError(f"solver: {name} cannot be made ({error}); check its options") from None
         if not (hasattr(made, "init") and hasattr(made, "update")):
-            raise InputError(f"solver: {name} makes no Optax transformation; give one such as optax.adam")
+            raise InputError(f"solver: {name} does not make an Optax transformation; give one such as optax.adam")
 
     def __hash__(self) -> int:
         return hash((self.solver, tuple(sorted(self.options))))
@@ -217,7 +217,7 @@ def _adaptive(server_lr: Any, b1: float, eps: float, second: Callable[[Any, Any]
 
 def _share(who: str, name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-        raise InputError(f"{who}: {name} {value!r} does not do; give a number from 0 to below 1")
+        raise InputError(f"{who}: {name}={value!r} is not allowed; give a number from 0 to below 1")
 
 
 WEIGHTED_SUM = WeightedSum()
@@ -325,13 +325,13 @@ def server_rule(
     if isinstance(server, MixModels):
         if remembering is not None:
             raise InputError(
-                f"{remembering.label}: its server goes by contributions, while FedAsync's mixes models; use one of them"
+                f"{remembering.label}: its server adds contributions, but FedAsync's mixes models; use one of them"
             )
         return server
     if isinstance(server, RobustRule):
         if remembering is not None:
             raise InputError(
-                f"{remembering.label}: its server trusts what every client reports, while {server.label} trusts none; "
+                f"{remembering.label}: its server trusts what every client reports, but {server.label} trusts none; "
                 "use one of them"
             )
         return server if clients is None else server.among(clients)
@@ -355,7 +355,7 @@ class NamedServer(ServerOptimizer):
 
     def transformation(self, server_lr: Any) -> optax.GradientTransformation:
         raise NotImported(
-            f"server: {self.label} is written there and was not imported; give the scheme with its server, as "
+            f"server: {self.label} is named there but was not imported; give the scheme with its server, as "
             "recorded(folder, scheme=…), or trust=True if you trust the folder"
         )
 

@@ -151,7 +151,7 @@ class LocalOptax(LocalRule):
         names = [axis.name for axis in self.axes]
         for name in self.options:
             if name in _TAKEN or names.count(name) > 1:
-                raise InputError(f"options: {name!r} is the name of something else; leave it out, or give it by itself")
+                raise InputError(f"options: {name!r} is an argument of its own; give it outside options")
         if not callable(self.solver):
             raise InputError(f"solver: {self.solver!r} cannot be called; give an Optax solver such as optax.adam")
         try:
@@ -159,7 +159,7 @@ class LocalOptax(LocalRule):
         except TypeError as error:
             raise InputError(f"solver: {self._name} cannot be made ({error}); check its options") from None
         if not (hasattr(made, "init") and hasattr(made, "update")):
-            raise InputError(f"solver: {self._name} makes no Optax transformation; give one such as optax.adam")
+            raise InputError(f"solver: {self._name} does not make an Optax transformation; give one such as optax.adam")
 
     @property
     def axes(self) -> tuple[Axis, ...]:

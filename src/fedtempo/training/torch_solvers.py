@@ -55,7 +55,7 @@ class LocalTorch(LocalRule):
         names = [axis.name for axis in self.axes]
         for name in self.options:
             if name in _TAKEN or names.count(name) > 1:
-                raise InputError(f"options: {name!r} is the name of something else; leave it out, or give it by itself")
+                raise InputError(f"options: {name!r} is an argument of its own; give it outside options")
         try:
             import torch
 

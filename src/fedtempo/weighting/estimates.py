@@ -28,8 +28,8 @@ def estimated_share(seen: Observation, *, draws: bool = True) -> tuple[Floats, F
     """[clients] contributions a round, draws counted or not, over the run without its first tenth; and errors."""
     if not len(seen.batch_rounds):
         raise InputError(
-            f"the {seen.rounds} rounds that are looked at do not fill {FEWEST_PERIODS} periods of the absences; "
-            "give a shorter period, or weights of your own"
+            f"{seen.rounds} rounds do not cover {FEWEST_PERIODS} periods of the absences; give a shorter period, or "
+            "your own weights"
         )
     keep = np.cumsum(seen.batch_rounds) > seen.rounds / 10
     rounds = seen.batch_rounds[keep].astype(np.float64)
@@ -41,8 +41,8 @@ def estimated_share(seen: Observation, *, draws: bool = True) -> tuple[Floats, F
     share = np.array([value for value, _ in found])
     if not share.any():
         raise InputError(
-            f"in {seen.rounds} rounds no client has taken part: their jobs take longer than they stay; "
-            "give them longer stays or shorter jobs"
+            f"in {seen.rounds} rounds no client has taken part: jobs take longer than clients stay; give them longer "
+            "stays or shorter jobs"
         )
     return np.maximum(share, 0.0), None if len(rounds) < 2 else np.array([error for _, error in found])
 

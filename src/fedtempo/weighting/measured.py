@@ -309,7 +309,7 @@ class Measured(WeightRule):
         given: object = self.max_weight
         if isinstance(given, bool) or not isinstance(given, (int, float)) or not 1 < given < float("inf"):
             raise InputError(
-                f"max_weight: {given!r} does not do: weights could not follow clients that become slower; give a "
+                f"max_weight: {given!r} is not allowed: weights could not follow clients that become slower; give a "
                 "number above 1, as 2"
             )
 
@@ -324,7 +324,7 @@ class Measured(WeightRule):
     def check(self, run: LongRun) -> None:
         if not run.rule.returns_to_contributors:
             raise InputError(
-                f"{self.label}: {run.rule!r} chooses clients, and how often it does is known ahead; use time-based "
+                f"{self.label}: {run.rule!r} samples clients, and how often it does so is known ahead; use time-based "
                 "weights"
             )
 

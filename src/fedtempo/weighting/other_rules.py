@@ -45,10 +45,10 @@ class Normalised(WeightRule):
     def __post_init__(self) -> None:
         given = tuple(self.steps)
         if not all(isinstance(k, Integral) and not isinstance(k, bool) and k >= 1 for k in given):
-            raise InputError(f"steps: {list(given)} does not do; give a whole number of at least 1 for each client")
+            raise InputError(f"steps: {list(given)} is not allowed; give a whole number of at least 1 for each client")
         object.__setattr__(self, "steps", tuple(int(k) for k in given))
         if type(self.rule).discount is not WeightRule.discount:
-            raise InputError(f"{self.rule.label}: discount what is normalised, Discounted(Normalised(rule, steps), …)")
+            raise InputError(f"{self.rule.label}: put the discount outside, Discounted(Normalised(rule, steps), …)")
 
     @property
     def label(self) -> str:
@@ -114,7 +114,7 @@ class ParticipationHistory(WeightRule):
     def __post_init__(self) -> None:
         given: object = self.cutoff
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise InputError(f"cutoff: {given!r} rounds make no interval; give a whole number of at least 1")
+            raise InputError(f"cutoff: {given!r} rounds are too few; give a whole number of at least 1")
 
     @property
     def label(self) -> str:

@@ -110,7 +110,7 @@ def _known(d: Floats) -> Floats:
     weight = np.asarray(d, dtype=np.float64)
     if not np.isfinite(weight).all():
         raise InputError(
-            "step: these weights follow from what has happened, so that no step can be worked out ahead; give "
+            "step: these weights depend on the rounds, so no step can be computed ahead; give "
             "step='paper' and a server_lr"
         )
     return weight

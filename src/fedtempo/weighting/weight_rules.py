@@ -95,7 +95,7 @@ class CutOff:
 
 def _require(good: bool, what: str, given: object, rule: str) -> None:
     if not good:
-        raise InputError(f"{what}: {given} does not do; {rule}")
+        raise InputError(f"{what}: {given} is not allowed; {rule}")
 
 
 def parse_discount(given: str) -> Discount:
@@ -182,7 +182,7 @@ class TimeBased(WeightRule):
         if len(never):
             some = ", ".join(map(str, never[:5].tolist())) + (", …" if len(never) > 5 else "")
             raise InputError(
-                f"client {some} never takes part, so no weight makes it count: this choice of clients is biased; "
+                f"client {some} never takes part, so no weight can make it count: this choice of clients is biased; "
                 "sample uniformly, or give weights='identical' to see the bias"
             )
         rational = participation.exact

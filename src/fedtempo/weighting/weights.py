@@ -76,12 +76,14 @@ class Weights(Sequence[Fraction | float], Shown):
     def _tracker(self) -> Tracker | None:
         track = self.rule.tracker(self.importance or Importance(None, len(self)), len(self))
         if track is not None and self.importance is None:
-            raise InputError(f"{self.rule.label}: these weights need each client's importance; make them by ft.weights")
+            raise InputError(
+                f"{self.rule.label}: these weights need each client's importance; make them with ft.weights"
+            )
         return track
 
     def _only(self) -> tuple[Floats, tuple[Fraction, ...] | None]:
         if self.tracked:
-            raise InputError(f"{self.rule.label}: these weights follow from the rounds; use .applied(timeline)")
+            raise InputError(f"{self.rule.label}: these weights depend on the rounds; use .applied(timeline)")
         if self.num_stages > 1:
             raise InputError("these weights change with the stage; use .stage(k) or .applied(timeline)")
         return self.values[0], self.exact[0]
@@ -105,8 +107,8 @@ class Weights(Sequence[Fraction | float], Shown):
         """ω_i(n) of every update of a timeline: step and d_i of its stage × draws × discount."""
         if line.first_round and self.tracked:
             raise InputError(
-                f"{self.rule.label}: these weights follow from all rounds since the first, and the timeline begins "
-                f"with round {line.first_round}; give the whole one and cut what it gives, or use .applier()"
+                f"{self.rule.label}: these weights depend on all rounds since the first, but the timeline begins with "
+                f"round {line.first_round}; give the whole timeline and cut the weights, or use .applier()"
             )
         return self.applier()(line)
 
@@ -121,8 +123,8 @@ class Weights(Sequence[Fraction | float], Shown):
             nonlocal due
             if line.first_round != due:
                 raise InputError(
-                    f"{self.rule.label}: rounds from {line.first_round} on came where round {due} was due; give all "
-                    "parts of a run in order"
+                    f"{self.rule.label}: rounds from {line.first_round} on were given where round {due} was expected; "
+                    "give all parts of a run in order"
                 )
             due += line.num_rounds
             return track(line) * self._factor(line) * (1.0 if self.steps is None else self.steps[-1])
@@ -174,7 +176,7 @@ def weights_of(
         found = [_unforeseen(waiting, run, rule, label or repr(waiting))]
         if step != "paper" and not waiting.synchronous:
             raise InputError(
-                f"step: how often {label or repr(waiting)} chooses a client follows from trained models, so that its "
+                f"step: how often {label or repr(waiting)} chooses a client depends on the trained models, so its "
                 "staleness is not known ahead; give step='paper', and a server_lr"
             )
         return _stacked(found, (0,), rule, run, None)
@@ -219,8 +221,8 @@ def _unforeseen(waiting: WaitingRule, run: LongRun, rule: WeightRule, label: str
     draws = waiting.draws_a_round(clients)
     if rule.needs_shares or draws is None:
         raise InputError(
-            f"{label}: how often it chooses a client follows from trained models, so that no {rule.label} weights "
-            f"are known ahead; cure it, as ft.CuredSampling({label}, window=8, biased=2), or give weights='identical' "
+            f"{label}: how often it chooses a client depends on the trained models, so its {rule.label} weights are "
+            f"not known ahead; cure it, as ft.CuredSampling({label}, window=8, biased=2), or give weights='identical' "
             "to see the bias"
         )
     each = draws / clients
@@ -245,19 +247,20 @@ def _by_stretch(waiting: WaitingRule, run: LongRun, rule: WeightRule, step: str)
     stretches = availability.stretches
     if len(waiting.in_stages()) > 1:
         raise InputError(
-            "FedFix in stages and clients that come or go for good: weights would have to follow both; use one wait, "
+            "FedFix in stages cannot be combined with clients that join or leave for good; use one wait, "
             "as ft.FedFix('1/2'), or give absences a period"
         )
     if waiting.by_training or waiting.one_set_of_clients or rule.by_client:
         what = rule.label if rule.by_client else repr(waiting)
         raise InputError(
-            f"{what} and clients that come or go for good: its weights are those of one set of clients; give absences "
+            f"{what} cannot be combined with clients that join or leave for good: its weights are for one set of "
+            "clients; give absences "
             "a period, or use another scheme"
         )
     if len(stretches) > MAX_STRETCHES:
         raise InputError(
-            f"absences: clients come or go {len(stretches) - 1} times, each time for good, and weights are worked out "
-            f"for at most {MAX_STRETCHES} stretches; give a period, so that they repeat"
+            f"absences: clients join or leave for good {len(stretches) - 1} times, and weights are computed for at "
+            f"most {MAX_STRETCHES} such periods; give a period, so that they repeat"
         )
     values = np.zeros((len(stretches), run.times.num_clients))
     exact: list[tuple[Fraction, ...] | None] = []

@@ -189,7 +189,7 @@ def test_after_kill_9_the_same_command_comes_to_the_same_record(folder, tmp_path
     assert kept >= 3
     again = fedtempo(*asked, *slow, "--out", "cut", "-v", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert f"{kept} replies are there from before" in again.stderr
+    assert f"{kept} replies are kept from before" in again.stderr
     assert contents(tmp_path / "cut" / name) == contents(tmp_path / "whole" / name)
     assert not replies.exists()
     assert fedtempo(*asked, *slow, "--out", "cut", cwd=tmp_path).returncode == ResultsConflict.exit_code
@@ -200,7 +200,7 @@ def test_replies_are_used_again_and_only_where_the_server_does_the_same(folder, 
         return simulate(folder, times=TIMES, scheme=ft.FedFix("1/2"), executor=Here(), folder=where, **more)
 
     whole = run(tmp_path / "whole", until=4)
-    with pytest.raises(ResultsConflict, match="holds a run that is done"):
+    with pytest.raises(ResultsConflict, match="contains a finished run"):
         run(tmp_path / "whole", until=4)
 
     def stop(now, updates):
@@ -217,12 +217,12 @@ def test_replies_are_used_again_and_only_where_the_server_does_the_same(folder, 
         run(tmp_path / "other", until=4, on_progress=stop)
     caplog.set_level(logging.WARNING)
     other = run(tmp_path / "other", until=4, seed=1)
-    assert "does not do again what it did" in caplog.text
+    assert "does not repeat what it did before" in caplog.text
     assert same(other, run(None, until=4, seed=1))
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "changed", until=4, on_progress=stop)
     run(tmp_path / "changed", until=4, run_config={"rule.lr": 0.25})
-    assert "has changed since the run was begun" in caplog.text
+    assert "has changed since the run was started" in caplog.text
 
 
 def test_a_kept_run_is_a_record_for_show_plan_and_watch(folder, tmp_path, said) -> None:
@@ -260,10 +260,10 @@ def test_the_command_compares_the_apps_strategy_with_schemes(folder, tmp_path, s
 
 
 BAD = {
-    "no folder": (["nowhere"], 3, "no Flower app is there"),
+    "no folder": (["nowhere"], 3, "no Flower app found"),
     "unknown key": (["app", "-c", "rul.lr=1.0"], 2, "did you mean rule.lr"),
-    "no value": (["app", "-c", "pause"], 2, "is no key=value"),
-    "no quotes": (["app", "-c", "pause=abc"], 2, "texts need quotes"),
+    "no value": (["app", "-c", "pause"], 2, "is not key=value"),
+    "no quotes": (["app", "-c", "pause=abc"], 2, "strings need quotes"),
     "wait alone": (["app", "--wait", "1"], 2, "belongs to --scheme fedfix"),
     "server alone": (["app", "--server", "fedadam"], 2, "goes with --scheme"),
     "workers": (["app", "--workers", "0"], 2, "give at least 1"),
@@ -325,7 +325,7 @@ def test_numbers_that_are_not_finite_come_back_too() -> None:
     found = decoded(encoded(RecordDict({"m": MetricRecord({"a": float("nan"), "b": float("inf")})})))
     assert np.isnan(found["m"]["a"])
     assert found["m"]["b"] == float("inf")
-    with pytest.raises(InputError, match="no records"):
+    with pytest.raises(InputError, match="not records"):
         decoded(b"\x05\0\0\0\0\0\0\0nothing")
 
 

@@ -250,9 +250,9 @@ def test_a_strategy_that_waits_for_nodes_gets_those_that_come() -> None:
 
 BAD = {
     "old interface": (lambda: ServerApp(server_fn=lambda context: None), {}, "@app.main()"),
-    "no strategy": (lambda: _empty(), {}, "started no strategy"),
+    "no strategy": (lambda: _empty(), {}, "did not start a strategy"),
     "too few clients": (
-        lambda: apps.server(flower.FedAvg(min_available_nodes=9)), {}, "4 of 4 are there, and the server waits"
+        lambda: apps.server(flower.FedAvg(min_available_nodes=9)), {}, "4 of 4 are available; the server waits"
     ),
     "no such app": (lambda: "support.nothing:app", {}, "support.nothing cannot be imported"),
     "no such name": (lambda: "support.virtual_app:nothing", {}, "has no 'nothing'"),

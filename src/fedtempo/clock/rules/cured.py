@@ -46,13 +46,15 @@ class CuredSample(SampledClients):
 
     def __post_init__(self) -> None:
         if not isinstance(self.criterion, SampledClients):
-            raise InputError(f"criterion: {self.criterion!r} is no sampling of clients; give one, as FastestClients(5)")
+            raise InputError(
+                f"criterion: {self.criterion!r} is not a client sampling rule; give one, as FastestClients(5)"
+            )
         if isinstance(self.criterion, CuredSample):
-            raise InputError(f"criterion: {self.criterion!r} is cured already; give the criterion itself")
+            raise InputError(f"criterion: {self.criterion!r} is already cured; give the sampling rule inside it")
         if not 1 <= self.biased < self.window:
             raise InputError(
-                f"biased: {self.biased} of the {self.window} rounds of a window; give at least 1, and fewer than the "
-                "window has, since the others make up for them"
+                f"biased: {self.biased} of the {self.window} rounds of a window; give at least 1 and fewer than "
+                f"{self.window}, since the other rounds correct the bias"
             )
         for name in ("size", "random", "counts_draws", "needs"):
             object.__setattr__(self, name, getattr(self.criterion, name))

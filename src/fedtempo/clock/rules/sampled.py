@@ -58,7 +58,7 @@ class SampledClients(WaitingRule):
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise InputError(f"sample: {self.size} clients make no round; give at least 1")
+            raise InputError(f"sample: {self.size} clients per round are too few; give at least 1")
 
     def start(self, view: View) -> tuple[State, tuple[int, ...]]:
         return 0, self.choose(view.version, 0, view)

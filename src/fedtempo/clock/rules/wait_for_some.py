@@ -46,12 +46,12 @@ class WaitForSome(WaitingRule):
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise InputError(f"buffer: {self.size} updates make no round; give at least 1")
+            raise InputError(f"buffer: {self.size} updates per round are too few; give at least 1")
 
     def check(self, num_clients: int) -> None:
         if self.size > num_clients:
             raise InputError(
-                f"buffer: {self.size} updates are more than the {num_clients} clients can have out; "
+                f"buffer: {self.size} updates per round, but {num_clients} clients have at most one each in progress; "
                 f"make it at most {num_clients}"
             )
 

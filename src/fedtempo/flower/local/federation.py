@@ -109,7 +109,7 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise InputError(f"the command {name} is not there; pip install 'fedtempo[flower]'")
+        raise InputError(f"the command {name} was not found; pip install 'fedtempo[flower]'")
     return found
 
 
@@ -255,7 +255,7 @@ class LocalFederation:
         `insecure`: without TLS and key, although the federation has them (it is to be turned away).
         """
         if name in self.nodes and self.nodes[name].process.poll() is None:
-            raise InputError(f"a node {name!r} is running; give another name")
+            raise InputError(f"a node {name!r} is already running; give another name")
         tls = ["--insecure"]
         if self.certificates is not None and not insecure:
             key = self.new_key(name) if key is None else key

@@ -52,7 +52,7 @@ def app_folder(path: Path | str) -> AppFolder:
     folder = Path(path).resolve()
     file = folder / "pyproject.toml"
     if not file.is_file():
-        raise DataMissing(f"{path}: no Flower app is there (no pyproject.toml); give the folder that flwr run takes")
+        raise DataMissing(f"{path}: no Flower app found (no pyproject.toml); give the folder that flwr run takes")
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -81,7 +81,8 @@ def overridden(config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     for name in given:
         if name not in config:
             raise InputError(
-                f"run config: the app knows no {name!r}{nearest(name, list(config))}; add it to [tool.flwr.app.config]"
+                f"run config: the app has no key {name!r}{nearest(name, list(config))}; add it to "
+                "[tool.flwr.app.config]"
             )
     return {**config, **given}
 
@@ -92,12 +93,12 @@ def read_run_config(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         rest = _PAIR.sub("", text).strip(" ,")
         if rest:
-            raise InputError(f"--run-config: {rest!r} is no key=value; write 'lr=0.1 name=\"text\"'")
+            raise InputError(f"--run-config: {rest!r} is not key=value; write 'lr=0.1 name=\"text\"'")
         for name, value in _PAIR.findall(text):
             try:
                 found[name] = tomllib.loads(f"value = {value}")["value"]
             except tomllib.TOMLDecodeError:
                 raise InputError(
-                    f'--run-config: {value} is no value of TOML; texts need quotes: {name}="{value}"'
+                    f'--run-config: {value} is not a TOML value; strings need quotes: {name}="{value}"'
                 ) from None
     return found

@@ -63,7 +63,7 @@ def load_component(name: str, folder: str = "") -> Any:
     """What "package.module:attribute" names, of an app in a folder."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
-        raise InputError(f"{name!r} names no component; write it as package.module:app")
+        raise InputError(f"{name!r} does not name a component; write it as package.module:app")
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
     try:

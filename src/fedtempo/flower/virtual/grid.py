@@ -299,7 +299,7 @@ class VirtualGrid(Grid):
         over = following is None or (self.until is not None and following > self.until)
         if over or self._looks > _LONG_ENOUGH:
             raise InputError(
-                f"clients: {len(self._there)} of {self.num_clients} are there, and the server waits for more, of whom "
+                f"clients: {len(self._there)} of {self.num_clients} are available; the server waits for more, and "
                 "none will come; give more clients, or let the strategy start with fewer (min_available_nodes)"
             )
         if not self.clocked:
@@ -491,7 +491,7 @@ class VirtualGrid(Grid):
             return
         name = sent.message.metadata.message_id
         if sent.fails:
-            reply = error_reply(sent.message, RAISED, "the job failed, as the clients' availability says")
+            reply = error_reply(sent.message, RAISED, "the job failed, as set by the clients' availability")
         else:
             done = self._finish(sent)
             self._states[sent.client] = done.state

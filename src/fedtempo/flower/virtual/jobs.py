@@ -76,10 +76,10 @@ class Workers:
         self.workers = (os.cpu_count() or 1) if workers is None else workers
         if self.workers < 1:
             raise InputError(
-                f"workers: {workers} processes do no work; give at least 1, or leave it out for one a core"
+                f"workers: {workers} processes are too few; give at least 1, or leave it out for one per core"
             )
         if place.app is not None:
-            log.info("the ClientApp is an object that has no name to import it by: it runs in this process")
+            log.info("the ClientApp is an object without an import path: it runs in this process")
             self._executor, self.workers = Here(), 1
         else:
             self._executor = self._pool(self.workers)
@@ -170,7 +170,7 @@ def place_of(app: ClientApp | str, folder: str = "") -> AppPlace:
         return AppPlace(app, folder)
     if not isinstance(app, ClientApp):
         raise InputError(
-            f"client_app: a {type(app).__name__} is no ClientApp; give one, or its place as package.module:app"
+            f"client_app: a {type(app).__name__} is not a ClientApp; give one, or its import path as package.module:app"
         )
     for name, module in sys.modules.copy().items():
         if name == "__main__" or not getattr(module, "__file__", None):

@@ -53,7 +53,7 @@ def decoded(data: bytes) -> RecordDict:
                 values = {key: _back(value) for key, value in fields.items()}
                 content[name] = MetricRecord(values) if kind == "metrics" else ConfigRecord(values)
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"these bytes are no records ({type(error).__name__}: {error})") from None
+        raise InputError(f"these bytes are not records ({type(error).__name__}: {error})") from None
     return content
 
 

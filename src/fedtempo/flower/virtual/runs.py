@@ -90,9 +90,9 @@ def read_asked(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads((folder / RUNS).read_text(encoding="utf-8"))
         if not isinstance(found["runs"], dict) or not isinstance(found["asked"], dict):
-            raise ValueError("it names no runs")
+            raise ValueError("it does not name any run")
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{folder / RUNS}: it cannot be read ({error}); run fedtempo app anew") from None
+        raise InputError(f"{folder / RUNS}: it cannot be read ({error}); run fedtempo app again") from None
     return dict(found)
 
 
@@ -103,7 +103,7 @@ def read_runs(folder: Path) -> list[AppRun]:
     records = {label: recorded(path) for label, path in done.items() if (path / "state.npz").is_file()}
     found = [AppRun(made.scheme.label if label == OWN else label, made) for label, made in records.items()]
     if not found:
-        raise DataMissing(f"{folder}: no run is done yet; give the same command again, and it goes on")
+        raise DataMissing(f"{folder}: no run has finished yet; run the same command again to continue")
     return found
 
 
@@ -120,7 +120,7 @@ def show_runs(runs: Sequence[AppRun]) -> None:
         table.add_column(f"{clean(curve.name)}, last", justify="right")
         table.add_column("best", justify="right")
     if falling is not None and len(runs) > 1:
-        table.add_column(f"as good as {runs[0].label} at its end after", justify="right")
+        table.add_column(f"reaches {runs[0].label}'s last loss after", justify="right")
     for run in runs:
         line = run.record.timeline
         cells = [str(line.num_rounds), str(line.num_updates), f"{line.staleness.mean():.2f}"]
@@ -152,15 +152,15 @@ def sentences(runs: Sequence[AppRun]) -> list[str]:
     """What the table comes to."""
     first = runs[0].curve(True)
     if first is None:
-        return ["No loss was measured: give start an evaluate_fn, or let clients evaluate, and it is compared here."]
+        return ["No loss was measured. To compare it here, pass evaluate_fn to start, or let clients evaluate."]
     said = [f"{clean(first.name)}: of the {first.whose}. Times are virtual, in the unit of the clients' times."]
     reached = [(time, run.label) for run in runs[1:] if (time := _done_after(run, first)) is not None and time > 0]
     end = first.reaches(first.values[-1])
     if reached and end is not None and min(reached)[0] < end:
         time, label = min(reached)
         said.append(
-            f"{clean(label)} has {clean(runs[0].label)}'s last {clean(first.name)} of {first.values[-1]:.4g} after "
-            f"{time:.4g} instead of {end:.4g}: {end / time:.2g} times as soon."
+            f"{clean(label)} reaches {clean(runs[0].label)}'s last {clean(first.name)} of {first.values[-1]:.4g} "
+            f"after {time:.4g} instead of {end:.4g}: {end / time:.2g} times as fast."
         )
     return said
 

@@ -98,7 +98,7 @@ def simulate_app(
     server = _server(found, server_app)
     horizon = None if until is None else positive(until, "until")
     if scheme is not None and horizon is None and rounds is None and isinstance(times, MeasuredTimes):
-        raise InputError("until: say how long each scheme trains; it does not follow from measured times")
+        raise InputError("until: give how long each scheme trains; measured times do not say it")
     kept = None if folder is None else _Kept(Path(folder), _about(found, place, config))
     pool = executor if isinstance(executor, Workers) else Workers(place, executor=executor, workers=workers)
     try:
@@ -137,7 +137,7 @@ def _place(found: AppFolder | None, client_app: ClientApp | str | None) -> AppPl
     if found is not None and client_app is None:
         place = AppPlace(found.client, str(found.path))
     elif client_app is None:
-        raise InputError("client_app: none is given; give the ClientApp, its place, or the folder of an app alone")
+        raise InputError("client_app: none given; give the ClientApp, its import path, or only the folder of an app")
     else:
         place = place_of(client_app, "" if found is None else str(found.path))
     place.load()  # what is wrong with it is said before anything runs
@@ -154,8 +154,8 @@ def _server(found: AppFolder | None, given: ServerApp | str | Path) -> ServerApp
             raise InputError(f"{name} is a {type(server).__name__}, not a ServerApp; name the object")
     if getattr(server, "_main", True) is None:
         raise InputError(
-            "server_app: it has no main function, as of Flower's older API (server_fn, flwr.server.strategy), which "
-            "cannot run in virtual time. Write @app.main() with a strategy of flwr.serverapp.strategy; Flower's guide "
+            "server_app: it has no main function. Flower's older API (server_fn, flwr.server.strategy) cannot run in "
+            "virtual time. Write @app.main() with a strategy of flwr.serverapp.strategy; Flower's guide "
             "“upgrade to the Message API” shows how"
         )
     return cast(ServerApp, server)
@@ -193,18 +193,18 @@ class _Kept:
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self._replies = path, path / REPLIES
         if RunFolder(path).holds_a_run() and not self._replies.exists():
-            raise ResultsConflict(f"{path} holds a run that is done: fedtempo show {path}; choose another folder")
+            raise ResultsConflict(f"{path} contains a finished run: fedtempo show {path}; choose another folder")
         files.make_folder(path)
         settings, known = path / SETTINGS, json.loads(json.dumps(about))
         if self._replies.exists():
             if not settings.is_file() or json.loads(settings.read_text(encoding="utf-8")) != known:
-                log.warning("%s: the app or its config has changed since the run was begun; it begins anew", path)
+                log.warning("%s: the app or its config has changed since the run was started; it starts again", path)
                 self._replies.unlink()
             files.remove(*(path / name for name in ("state.npz", "state.previous.npz", "rounds.jsonl")))
         files.write_text(settings, json.dumps(known))
         self.store = ReplyStore(self._replies)
         if len(self.store):
-            log.info("%s: %d replies are there from before", path, len(self.store))
+            log.info("%s: %d replies are kept from before", path, len(self.store))
 
     def finished(self) -> None:
         """The record is whole: replies are no longer needed."""
@@ -252,7 +252,7 @@ class _AppRun:
             server(self._grid, context)
         if not self._results:
             raise InputError(
-                "server_app: its main function has started no strategy; call start of one of flwr.serverapp.strategy "
+                "server_app: its main function did not start a strategy; call start of one of flwr.serverapp.strategy "
                 "or of fedtempo.flower with the grid that main is given"
             )
         return self._results[-1]
@@ -329,7 +329,7 @@ class _AppRun:
         """When FedAvg would have done the app's rounds: schemes are compared in the same time."""
         times = self._grid.times
         if isinstance(times, MeasuredTimes) or not isinstance(rounds, int):
-            raise InputError("until: say how long each scheme trains; the app does not")
+            raise InputError("until: give how long each scheme trains; the app does not say it")
         line = timeline(FedAvg(), times, rounds=rounds, seed=self._grid.seed)
         return Fraction(line.duration)
 
@@ -359,7 +359,7 @@ class _AppRun:
                 kept["times"] = {f"node {i}": mean for i, mean in enumerate(means)}
         kept |= {"seed": self._grid.seed, **self._asked.options}
         if "start" in vars(type(strategy)) and not type(strategy).__module__.startswith(("flwr.", "fedtempo.")):
-            log.warning("%s has a start of its own, which is not called under %s", type(strategy).__name__, scheme)
+            log.warning("%s has its own start, which is not called under %s", type(strategy).__name__, scheme)
         ours = TimedStrategy(scheme, **kept)
         ours.save_in(self._folder)
         mutable = cast(dict[str, Any], given)

@@ -69,8 +69,8 @@ class ReplyStore:
             if not self._said:
                 self._said = True
                 log.warning(
-                    "%s: the server does not do again what it did, so that replies from there on are worked out anew; "
-                    "let the ServerApp draw from generators that it seeds",
+                    "%s: the server does not repeat what it did before, so later replies are computed again; let the "
+                    "ServerApp seed its random generators",
                     self._path,
                 )
             return None
@@ -85,7 +85,7 @@ class ReplyStore:
         if self._end + size > self._limit:
             if self._limit:
                 log.warning(
-                    "%s holds %.1f GB: later replies are not kept, and are worked out again if the run is killed",
+                    "%s holds %.1f GB: later replies are not kept, and are computed again if the run is killed",
                     self._path,
                     self._end / 1e9,
                 )
@@ -109,7 +109,7 @@ class ReplyStore:
             self._file.flush()
         except OSError as error:
             log.warning(
-                "%s cannot be written (%s): later replies are not kept, and are worked out again if the run is killed",
+                "%s cannot be written (%s): later replies are not kept, and are computed again if the run is killed",
                 self._path,
                 error.strerror,
             )

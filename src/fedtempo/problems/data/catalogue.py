@@ -174,7 +174,7 @@ def needed(name: str, data_dir: Folder = None) -> list[Path]:
     some = f" (without {', '.join(lacking)})" if len(lacking) < len(fullest) else ""
     where = "is not complete in" if some else "is not in"
     raise DataMissing(
-        f"{name} {where} {folder}{some}; download it with `{command(name, data_dir)}`, or say --data-dir FOLDER "
+        f"{name} {where} {folder}{some}; download it with `{command(name, data_dir)}`, or pass --data-dir FOLDER "
         f"(Python: data_dir=…) where FOLDER/{name}/ has {described.layout}"
     )
 

@@ -229,7 +229,7 @@ def _version(body: http.client.HTTPResponse) -> str | None:
 def _refusal(address: str, code: int) -> FedtempoError | Cut:
     if code in _PASSING:
         return Cut(f"HTTP {code}")
-    what = "no longer has it" if code in (404, 410) else "does not give it"
+    what = "no longer has it" if code in (404, 410) else "refuses it"
     return DataMissing(f"{address}: {urlsplit(address).hostname} {what} (HTTP {code}). Try again later, {INSTEAD}")
 
 
@@ -254,7 +254,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         if not _is_safe(newurl) or (_is_local(newurl) and not _is_local(req.full_url)):
             raise DataMissing(
-                f"{req.full_url}: the server sends us on to {newurl}, which is not https, so it was not followed. "
+                f"{req.full_url}: the server redirects to {newurl}, which is not https, so it was not followed. "
                 f"Try again later, {INSTEAD}"
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -279,7 +279,7 @@ def fetch(file: File, folder: Path, *, address: str, tell: Tell | None = None) -
         if _is_right(target, file):  # another process has done it meanwhile
             return target
         if target.exists():
-            log.warning("%s is not the official file (its %s is another); replacing it", target, file.algorithm)
+            log.warning("%s is not the official file (its %s differs); replacing it", target, file.algorithm)
         part = Part(target, file.algorithm)
         for last in (False, True):
             resumed = part.digest != file.digest and _complete(file, address, part, tell)
@@ -292,7 +292,8 @@ def fetch(file: File, folder: Path, *, address: str, tell: Tell | None = None) -
             if last or not resumed:  # otherwise pieces of two versions may have met: once more, from the beginning
                 break
     raise DataMissing(
-        f"{address}: what came is not the official {file.name}: its {file.algorithm} is {found}, not {file.digest}; "
+        f"{address}: the downloaded file is not the official {file.name}: its {file.algorithm} is {found}, not "
+        f"{file.digest}; "
         f"it was not kept. Try again later, {INSTEAD}"
     )
 
@@ -314,8 +315,8 @@ def _complete(file: File, address: str, part: Part, tell: Tell | None) -> bool:
         except Cut as cut:
             why = str(cut)
     raise DataMissing(
-        f"{address}: the download of {file.name} broke off {ATTEMPTS} times ({why}); what came is kept, and the same "
-        f"command goes on from there. Try again later, {INSTEAD}"
+        f"{address}: the download of {file.name} failed {ATTEMPTS} times ({why}); the part that arrived is kept, and "
+        f"the same command continues from there. Try again later, {INSTEAD}"
     )
 
 

@@ -114,9 +114,9 @@ def as_jax(problem: TorchProblem, dtype: str) -> CompiledProblem | str:
     if problem.items is not None:
         return "its data cannot be stacked, and is collated by PyTorch"
     if problem.state is not None and problem.buffers != "average":
-        return f"buffers={problem.buffers!r} is the PyTorch engine's"
+        return f"buffers={problem.buffers!r} needs the PyTorch engine"
     if problem.buffers == "frozen" and next(problem.template.buffers(), None) is not None:
-        return "buffers='frozen' is the PyTorch engine's"
+        return "buffers='frozen' needs the PyTorch engine"
     try:
         from fedtempo.problems.torch.compiled import NotCompilable, compiled
     except ImportError as error:
@@ -145,7 +145,7 @@ def chosen(problem: TorchProblem, engine: str, *, torch_work: bool, dtype: str, 
     if engine != "auto":
         found = as_jax(problem, precision)
         if isinstance(found, str):
-            raise InputError(f"engine: {engine!r} compiles {problem.name}, which cannot be done: {found}; use 'torch'")
+            raise InputError(f"engine: {engine!r} cannot compile {problem.name}: {found}; use 'torch'")
         return found
     if torch_work or problem.device.type == "cuda":  # to import torchax would keep PyTorch from CUDA
         return problem

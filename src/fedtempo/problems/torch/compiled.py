@@ -115,7 +115,7 @@ class _Traced:
             name for name, each in module.named_parameters() if isinstance(each, nn.parameter.UninitializedParameter)
         ]
         if lazy:
-            raise NotCompilable(f"its parameter {lazy[0]} has no shape yet; run it once on a batch before")
+            raise NotCompilable(f"its parameter {lazy[0]} has no shape yet; first run it once on a batch")
         try:
             self.module = _converted(copy.deepcopy(module).cpu(), dtype)
         except Exception as error:

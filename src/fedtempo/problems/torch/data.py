@@ -110,7 +110,7 @@ def _clients(data: Any, parts: Sequence[Any] | None) -> list[Any]:
 def _indexable(dataset: Any) -> Any:
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise InputError(
-            f"data: {type(dataset).__name__} has no items by number, which batches are drawn by; make a list of its "
+            f"data: {type(dataset).__name__} has no items by index, which drawing batches needs; make a list of its "
             "items, or a map-style Dataset"
         )
     if isinstance(dataset, tuple):

@@ -177,7 +177,7 @@ def batch_norm(
     if training:
         size = y.size // y.shape[1]
         if size < 2:
-            raise ValueError(f"BatchNorm in training needs more than one value a channel, and has {y.shape}")
+            raise ValueError(f"BatchNorm in training needs more than one value per channel, but has shape {y.shape}")
         m, v = jnp.mean(y, others, wide), jnp.var(y, others, wide)
         for running, now in ((mean, m), (variance, v * (size / (size - 1)))):
             if running is not None:

@@ -235,9 +235,7 @@ class TorchProblem(Problem):
         """Try the module on a few rows, as jobs will: one line says what does not do."""
         self.check_device()
         if not any(p.requires_grad for p in self.template.parameters()):
-            raise InputError(
-                f"model: {self.name} has no parameters with requires_grad; nothing would be trained. Unfreeze some"
-            )
+            raise InputError(f"model: {self.name} has no trainable parameters (requires_grad=True); unfreeze some")
         flat = FlatModule(self.template, self.device)
         rows = min(ROWS, int(self.sizes[0]))
         few = self.batch_of(_first(self.tensors(self.rows, double=False), rows))
@@ -250,7 +248,7 @@ class TorchProblem(Problem):
                 what = (
                     f"has shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"is a {type(found).__name__}"
                 )
-                raise InputError(f"loss: it {what} and not a scalar; return the mean over the batch, as .mean() does")
+                raise InputError(f"loss: it {what}, not a scalar; return the mean over the batch, as .mean() does")
             if not found.requires_grad:
                 raise InputError(
                     "loss: it has no gradient; compute it from the module's output with torch operations, without "
@@ -268,8 +266,8 @@ class TorchProblem(Problem):
             for name, gradient in flat.by_name(flat.gradient).items():
                 if not bool(torch.isfinite(gradient).all()):
                     raise InputError(
-                        f"loss: its gradient by {name} is not finite for the initial model on the first rows; look for "
-                        "what has no slope there, as a square root at 0"
+                        f"loss: its gradient by {name} is not finite for the initial model on the first rows; look "
+                        "for an operation without a gradient there, such as a square root at 0"
                     )
             check_kept_in_python(flat.module, before)
             flat.module.eval()
@@ -277,7 +275,7 @@ class TorchProblem(Problem):
                 for name, value in self.measures_of(flat.module, few).items():
                     single = value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, (int, float))
                     if not single:
-                        raise InputError(f"metric {name!r}: it is no single number; return the mean over the batch")
+                        raise InputError(f"metric {name!r}: it is not a single number; return the mean over the batch")
                 check_repeated(
                     lambda times: float(self.bare_loss_of(flat.module, _repeated(few, times))), rows, "reduction='mean'"
                 )

@@ -32,8 +32,8 @@ def chosen_rounds(config: ClockConfig, until: Fraction, losses: Losses) -> Itera
     check_needs(rule, ("loss", *config.measures()), "a simulation", "let the rule choose by one of these")
     if not rule.synchronous:
         raise InputError(
-            f"{rule!r} chooses by measures of trained models, and only rules that wait for all that they have sent to "
-            "(synchronous = True) can be given them"
+            f"{rule!r} chooses by measures of trained models, which only rules that wait for every client they sent "
+            "to (synchronous = True) can get"
         )
     last = config.ticks(until)
     server, transport, start = make_server(config)

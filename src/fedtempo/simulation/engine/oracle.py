@@ -107,14 +107,14 @@ def oracle(
     """
     if problem.form.stateful and state_weights is None:
         raise InputError(
-            "problem: its loss has a state, and by which weights that is averaged is not known here; give the oracle "
+            "problem: its loss has a state, and the weights for averaging it are not known here; give the oracle "
             "state_weights, or a problem without a state"
         )
     client = Client(problem, local, hyper, seed, dtype, options, clients)
     server = OracleServer(problem, hyper, seed, dtype, options, shares)
     plain = isinstance(server.rule, WeightedSum) and options.compression is None and STEPS not in (clients or {})
     if virtual and not plain:
-        raise InputError("virtual: the virtual models are those of plain aggregation; leave out the scheme's options")
+        raise InputError("virtual: virtual models exist only for plain aggregation; leave out the scheme's options")
     lines = iter([line]) if isinstance(line, Timeline) else line(lambda: (server.version.model, server.values))
     last_use: dict[int, int] = {}
     if isinstance(line, Timeline):

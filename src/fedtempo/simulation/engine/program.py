@@ -95,8 +95,8 @@ class Slots:
         slot = self._where.get(base)
         if slot is None:
             raise UnlawfulRule(
-                f"a job starts from version {base}, which nobody waits for any more: the rule sends models to others "
-                "than the contributors; set returns_to_contributors = False on it"
+                f"a job starts from version {base}, which is no longer kept: the rule sends models to clients that "
+                "did not contribute; set returns_to_contributors = False on it"
             )
         if not self._synchronous:
             self._waiting[slot] = left = self._waiting[slot] - 1

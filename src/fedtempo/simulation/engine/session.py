@@ -278,8 +278,8 @@ class Session:
     def _restore(self, saved: Snapshot) -> None:
         if not np.array_equal(saved.get("cuts", ()), self._cuts):
             raise ResultsConflict(
-                f"unit {self.spec.unit.number} was begun by another version of fedtempo, which lays out its state "
-                "otherwise; finish the study with that version, or choose another folder"
+                f"unit {self.spec.unit.number} was started by another version of fedtempo, which stores its state "
+                "differently; finish the study with that version, or choose another folder"
             )
         self.events_done = int(saved["events_done"])
         self.recorder.restore(saved)

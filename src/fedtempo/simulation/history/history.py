@@ -219,12 +219,12 @@ class History(display.Shown):
         over = [d for d in every if run.dataset.sizes.get(d, 1) > 1]
         if over:
             several = "; ".join(f"{d} ({listed(run.dataset[d])})" for d in over)
-            raise InputError(f"several models are meant; also name {several}")
+            raise InputError(f"several models match; also give {several}")
         dataset = run.dataset.isel({d: 0 for d in every if d in run.dataset.dims})
         leaves = {name.removeprefix(PARAMETER): dataset[name].values for name in named}
         where = {str(n): c.item() for n, c in dataset.coords.items() if c.ndim == 0}
         if all(leaf.dtype.kind == "f" and np.isnan(leaf).all() for leaf in leaves.values()):
-            why = "it diverged" if bool(run.diverged.any()) else "it has not been carried to the end"
+            why = "it diverged" if bool(run.diverged.any()) else "it did not reach the end"
             raise InputError(f"no parameters of the run {_in_words(where)}: {why}; choose another run")
         state = {str(n).removeprefix(STATE): _typed(v) for n, v in dataset.items() if str(n).startswith(STATE)}
         own = tree_of(state, self.state_structure) if state else None

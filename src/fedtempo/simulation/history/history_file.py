@@ -37,7 +37,7 @@ def read_history(path: Path) -> xr.Dataset:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not a NetCDF file that can be read ({reason}); give one of fedtempo's") from None
     if stored.attrs.get("kind") != KIND or "format" not in stored.attrs:
-        raise InputError(f"{path}: a NetCDF file, but no history of fedtempo's; give one that it wrote")
+        raise InputError(f"{path}: a NetCDF file, but not a history of fedtempo; give one that it wrote")
     if int(stored.attrs["format"]) > FORMAT:
         raise InputError(
             f"{path}: written in format {int(stored.attrs['format'])}, and this version of fedtempo reads up to "

@@ -95,7 +95,9 @@ def _with_dimensions(datasets: list[xr.Dataset], given: Sequence[History]) -> li
             raise InputError(f"merge: {chosen[0]} was chosen by best() in one of the histories; merge before best()")
         missing = [name for name in sorted(listed) if name not in one.coords]
         if missing:
-            raise InputError(f"merge: one of the histories does not say its {missing[0]}; its local work is another")
+            raise InputError(
+                f"merge: one of the histories does not say its {missing[0]}; its local solver is a different one"
+            )
         found.append(_expanded(one, [name for name in sorted(listed) if name not in one.dims]))
     return found
 

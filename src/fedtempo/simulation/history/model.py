@@ -167,7 +167,9 @@ class Model(Shown):
             leaves |= {_FIXED + name: array for name, array in self.module["fixed"].items()}
         for name, leaf in leaves.items():
             if np.asarray(leaf).dtype.kind not in "biufc":
-                raise InputError(f"{path}: the leaf {name!r} is no array of plain numbers; convert it before saving")
+                raise InputError(
+                    f"{path}: the leaf {name!r} is not an array of plain numbers; convert it before saving"
+                )
 
         def write(file: BinaryIO) -> None:
             # savez would refuse a leaf with the name of one of its own arguments

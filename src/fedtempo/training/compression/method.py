@@ -161,11 +161,11 @@ def rounded(x: Any, dtype: Any) -> Any:
 def whole_number(name: str, given: object, most: int) -> int:
     """A whole number from 1 to `most`, NumPy's too; anything else is refused."""
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= most:
-        raise InputError(f"{name}: {given!r} does not do; give a whole number from 1 to {most}")
+        raise InputError(f"{name}: {given!r} is not allowed; give a whole number from 1 to {most}")
     return int(given)
 
 
 def true_or_false(name: str, given: object) -> None:
     """Refuse what is neither."""
     if not isinstance(given, bool):
-        raise InputError(f"{name}: {given!r} does not do; give True or False")
+        raise InputError(f"{name}: {given!r} is not allowed; give True or False")

@@ -41,7 +41,7 @@ class TopK(Compression):
     def __post_init__(self) -> None:
         share = exact(self.share, "share")
         if not 0 < share <= 1:
-            raise InputError(f"share: {self.share} does not do; give a share above 0 and up to 1, as 0.01")
+            raise InputError(f"share: {self.share} is not allowed; give a share above 0 and up to 1, as 0.01")
         object.__setattr__(self, "share", share)
         true_or_false("error_feedback", self.error_feedback)
 

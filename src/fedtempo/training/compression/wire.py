@@ -143,12 +143,12 @@ def _check(layouts: Sequence[Mapping[str, int]], parts: Parts) -> None:
         for name, count in layout.items():
             wanted[name] = wanted.get(name, 0) + count
     if parts.keys() != wanted.keys():
-        raise InputError(f"it has {_listed(parts)} where {_listed(wanted)} are due")
+        raise InputError(f"it has {_listed(parts)} where {_listed(wanted)} are expected")
     for name, part in parts.items():
         kind = np.dtype(np.float32 if name in FLOATS else np.uint8)
         if part.dtype != kind or part.shape != (wanted[name],):
             raise InputError(
-                f"{name} is {part.dtype} of shape {part.shape} where {kind} of shape {(wanted[name],)} is due"
+                f"{name} is {part.dtype} of shape {part.shape} where {kind} of shape {(wanted[name],)} is expected"
             )
 
 
