@@ -119,16 +119,6 @@ def test_a_timeline_as_a_table(run) -> None:
 @pytest.mark.parametrize(
     ("ending", "begins"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF"), ("SVG", b"<?xml")]
 )
-def test_a_picture_of_clients_that_come_and_go(tmp_path) -> None:
-    path = tmp_path / "away.svg"
-    code, out, _ = run(
-        *f"timeline --scheme async --times 1,2 --until 9 --failure 0.2 --on 3 --off 2 --out {path}".split()
-    )
-    assert code == 0
-    assert out.startswith(f"{path}: ")
-    assert path.read_text().startswith("<?xml")
-
-
 def test_a_picture_by_its_ending(run, tmp_path, ending, begins) -> None:
     path = tmp_path / f"timeline.{ending}"
     words = f"timeline --scheme fedbuff --buffer 5 --clients 10 --times F80 --until 20 --out {path}".split()
@@ -137,6 +127,16 @@ def test_a_picture_by_its_ending(run, tmp_path, ending, begins) -> None:
     assert path.read_bytes().startswith(begins)
     assert str(path) in out
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_picture_of_clients_that_come_and_go(run, tmp_path) -> None:
+    path = tmp_path / "away.svg"
+    code, out, _ = run(
+        *f"timeline --scheme async --times 1,2 --until 9 --failure 0.2 --on 3 --off 2 --out {path}".split()
+    )
+    assert code == 0
+    assert out.startswith(f"{path}: ")
+    assert path.read_text().startswith("<?xml")
 
 
 def test_stages_sampling_details_and_discounts(run) -> None:
