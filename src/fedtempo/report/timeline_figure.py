@@ -385,7 +385,8 @@ def _draw(
     axes = figure.add_subplot()
     colours, norm = delay_colours(int(work.jobs.delay.max(initial=0)), theme)
     draw_bars(axes, work.jobs, colours, norm, theme)
-    draw_trouble(axes, work, theme)
+    if config.availability is not None:
+        draw_trouble(axes, work, theme)
     draw_aggregations(axes, line, returns=config.rule.returns_to_contributors, theme=theme)
     axes.set_xlim(*span)
     axes.set_xlabel("virtual time")
