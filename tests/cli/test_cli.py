@@ -129,6 +129,16 @@ def test_a_picture_by_its_ending(run, tmp_path, ending, begins) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
+def test_a_picture_of_clients_that_come_and_go(run, tmp_path) -> None:
+    path = tmp_path / "away.svg"
+    code, out, _ = run(
+        *f"timeline --scheme async --times 1,2 --until 9 --failure 0.2 --on 3 --off 2 --out {path}".split()
+    )
+    assert code == 0
+    assert out.startswith(f"{path}: ")
+    assert path.read_text().startswith("<?xml")
+
+
 def test_stages_sampling_details_and_discounts(run) -> None:
     words = (
         "plan --times 1,1/2,1/3 --scheme stages --stage 1/4:3 --stage 1/2 --scheme uniform --scheme fastest --sample 2"

@@ -95,10 +95,12 @@ class _Seen:
 
     def result(self, until: Tick) -> Activity:
         """With what is still going on at the end."""
-        for job, back in self._back.items():
-            self._end(job, back, ARRIVED)
+        for job, when in self._back.items():
+            self._end(job, when, ARRIVED)
         for job in self._out.values():
             self._end(job, until, RUNNING)
         away = [*self._absences, *((client, begin, until) for client, begin in self._away.items() if begin < until)]
         table = np.array(self._ended, dtype=np.int64).reshape(-1, 6)
-        return Activity(*table.T, absences=np.array(away, dtype=np.int64).reshape(-1, 3))
+        client, sent, back, taken, delay, outcome = table.T
+        absences = np.array(away, dtype=np.int64).reshape(-1, 3)
+        return Activity(client, sent, back, taken, delay, outcome, absences)

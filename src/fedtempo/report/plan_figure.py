@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -140,7 +141,7 @@ def _by_client(
             means = one.run.after_last_change.times.mean_time
         order = np.argsort(means, kind="stable")
         marker = "o" if len(means) <= _MARKED else None
-        look = {"color": ink[one.scheme.label], "linewidth": 1.5, "marker": marker, "markersize": 3.5}
+        look: dict[str, Any] = {"color": ink[one.scheme.label], "linewidth": 1.5, "marker": marker, "markersize": 3.5}
         axes.plot(means[order], values[order], zorder=3, **look)
         drawn.append(values)
         at.append(means)

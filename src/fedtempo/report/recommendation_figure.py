@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -152,7 +153,13 @@ def _handles(families: dict[str, list[Choice]], ink: dict[str, str], theme: Them
         Line2D([], [], color=ink[family], marker=_MARKS.get(family, "v"), markersize=5.5, linewidth=1.8, label=family)
         for family in families
     ]
-    ring = {"color": theme.ink, "linestyle": "", "marker": "o", "markerfacecolor": "none", "markersize": 10}
+    ring: dict[str, Any] = {
+        "color": theme.ink,
+        "linestyle": "",
+        "marker": "o",
+        "markerfacecolor": "none",
+        "markersize": 10,
+    }
     handles.append(Line2D([], [], label="recommended", **ring))
     handles.append(Line2D([], [], color=theme.ink, linestyle=(0, (4.0, 1.8)), label="unstable from this rate on"))
     return handles

@@ -291,7 +291,13 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel], theme: Theme) -> bool:
 
 def _for_text(colour: str, theme: Theme) -> str:
     """A line's colour, nearer to that of text: letters are thinner."""
-    return to_hex(0.7 * np.array(to_rgb(colour)) + 0.3 * np.array(to_rgb(theme.ink)))
+    return mixed(colour, theme.ink, 0.7)
+
+
+def mixed(colour: str, other: str, share: float) -> str:
+    """Between two colours: `share` of the first."""
+    red, green, blue = (share * a + (1 - share) * b for a, b in zip(to_rgb(colour), to_rgb(other), strict=True))
+    return to_hex((red, green, blue))
 
 
 def spread_out(wanted: Floats, gap: float) -> Floats:

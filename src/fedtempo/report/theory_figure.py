@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from fedtempo.clock.times import Floats
 from fedtempo.report.style import Theme, bare, ending_of, head, legend_below, new_figure, save_figure, scale, theme_of
@@ -28,7 +30,7 @@ def quantities_figure(found: Quantities, *, path: Path | None = None, style: str
     share, due, weight = (theme.families[name] for name in ("FedFix", "FedAvg", "AsyncFedAvg"))
     with rc_context(theme.rc):
         figure = new_figure(9.0 if found.weights is not None else 5.0, 3.8)
-        row = np.atleast_1d(figure.subplots(1, 1 if found.weights is None else 2)).tolist()
+        row = figure.subplots(1, 1 if found.weights is None else 2, squeeze=False)[0].tolist()
         _clients(row[0], found, [(share, q.normalised_run), (due, found.importance)], theme)
         head(row[0], "How much a client counts")
         row[0].set_ylabel("share of the objective")
@@ -36,7 +38,10 @@ def quantities_figure(found: Quantities, *, path: Path | None = None, style: str
             _clients(row[1], found, [(weight, found.weights)], theme)
             head(row[1], "Its weight")
             row[1].set_ylabel("weight $d_i$")
-        lines = [(share, "-", "counts, in the mean over rounds: $\\tilde q_i$"), (due, (0, (3, 3)), "is due: $p_i$")]
+        lines: list[tuple[str, Any, str]] = [
+            (share, "-", "counts, in the mean over rounds: $\\tilde q_i$"),
+            (due, (0, (3, 3)), "is due: $p_i$"),
+        ]
         legend_below(
             figure, [Line2D([], [], color=c, linestyle=dash, linewidth=1.8, label=name) for c, dash, name in lines]
         )
@@ -66,7 +71,7 @@ def _clients(axes: Axes, found: Quantities, lines: list[tuple[str, Floats]], the
     if axes.get_yscale() == "linear":
         axes.set_ylim(0, 1.08 * float(every.max()))
     if found.mean_time is None:
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
         scale(axes, "x", found.mean_time, logarithmic=True)
     axes.set_xlabel("client" if found.mean_time is None else "a client's mean time for a job")
@@ -106,11 +111,11 @@ def _bars(axes: Axes, values: dict[str, float | None], terms: int, theme: Theme)
     for place, (_, value) in enumerate(values.items()):
         at = place + 0.5 * (place >= terms)
         colour = theme.families["FedFix"] if place < terms else theme.families["AsyncFedAvg"]
-        drawn = value is not None and np.isfinite(value) and value > low
-        if drawn:
-            axes.barh(at, value, color=colour, height=0.66)
+        end = low if value is None or not np.isfinite(value) else max(low, value)
+        if end > low:
+            axes.barh(at, end, color=colour, height=0.66)
         said = "not known" if value is None else f"{value:.3g}"
-        axes.annotate(said, (value if drawn else low, at), (4, 0), textcoords="offset points", va="center", fontsize=8)
+        axes.annotate(said, (end, at), (4, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_xscale("log")
     axes.set_xlim(low, 6 * max(known, default=1.0))
     places = [place + 0.5 * (place >= terms) for place in range(len(values))]

@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex, to_rgb
+from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -32,7 +32,7 @@ from fedtempo.clock.ticks import in_ticks
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
-from fedtempo.report.style import LIGHT, Theme, ending_of, new_figure, save_figure, theme_of
+from fedtempo.report.style import LIGHT, Theme, ending_of, mixed, new_figure, save_figure, theme_of
 
 SERVER = -1.1
 """Where the server's lane is; client i's is at i."""
@@ -119,10 +119,9 @@ def work_of(config: ClockConfig, line: Timeline, horizon: float) -> Work:
     found = activity_of(config, in_ticks(Fraction(horizon), config.unit))
     unit = float(config.unit)
     used = np.isin(found.outcome, (ARRIVED, RUNNING)) & (found.sent * unit < horizon)
+    sent, back = found.sent.astype(np.float64) * unit, found.back.astype(np.float64) * unit
     taken = np.where(found.taken < 0, horizon, found.taken * unit)
-    jobs = Jobs(
-        found.client[used], (found.sent * unit)[used], (found.back * unit)[used], taken[used], found.delay[used]
-    )
+    jobs = Jobs(found.client[used], sent[used], back[used], taken[used], found.delay[used])
     client, begin, end = found.absences.T
     return Work(jobs, _ended(found, FAILED, unit), _ended(found, LOST, unit), Spans(client, begin * unit, end * unit))
 
@@ -188,7 +187,7 @@ def draw_bars(axes: Axes, jobs: Jobs, colours: ListedColormap, norm: BoundaryNor
 
 def lost_colour(theme: Theme) -> str:
     """Of work that came to nothing: half red, half background."""
-    return to_hex((np.array(to_rgb(theme.lost)) + np.array(to_rgb(theme.background))) / 2)
+    return mixed(theme.lost, theme.background, 0.5)
 
 
 def draw_trouble(axes: Axes, work: Work, theme: Theme) -> None:
@@ -287,8 +286,8 @@ def add_legend(
         handles.append(Patch(facecolor=colours(k), label=label if k else f"delay {label}"))
     if any((jobs.taken > jobs.back).any() for jobs in drawn):
         face, edge = theme.waiting
-        look = {"edgecolor": edge, "hatch": "////"} if hatched else {}
-        handles.append(Patch(facecolor=face, label="update waits", **look))
+        hatch = "////" if hatched else None
+        handles.append(Patch(facecolor=face, edgecolor=edge if hatched else face, hatch=hatch, label="update waits"))
     if any((jobs.delay < 0).any() for jobs in drawn):
         handles.append(Patch(facecolor=theme.faint, label="not yet used"))
     handles += more
@@ -386,7 +385,8 @@ def _draw(
     axes = figure.add_subplot()
     colours, norm = delay_colours(int(work.jobs.delay.max(initial=0)), theme)
     draw_bars(axes, work.jobs, colours, norm, theme)
-    draw_trouble(axes, work, theme)
+    if config.availability is not None:
+        draw_trouble(axes, work, theme)
     draw_aggregations(axes, line, returns=config.rule.returns_to_contributors, theme=theme)
     axes.set_xlim(*span)
     axes.set_xlabel("virtual time")
