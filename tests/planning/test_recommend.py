@@ -291,9 +291,9 @@ def test_the_command_speaks_json() -> None:
     ("arguments", "message"),
     [
         (["plan", "--times", "F80", "--clients", "5", "--problem", "digits"], "--until"),
-        (["plan", "--times", "F80", "--clients", "5", "--until", "60"], "give --problem too"),
+        (["plan", "--times", "F80", "--clients", "5", "--until", "60"], "add one, as --problem digits"),
         ([*COMMAND, "--importance", "1,1,1,1,1"], "--importance"),
-        ([*COMMAND, "--lr", "fast"], "not numbers"),
+        ([*COMMAND, "--lr", "fast"], "is not a number"),
         ([*COMMAND[:-1], "many"], "--batch-size"),
         ([*COMMAND, "--figure", "plan.gif"], "ending"),
         (["plan", "--problem", "digit", "--clients", "5", "--times", "F80", "--until", "60"], "digit"),
