@@ -276,6 +276,8 @@ def test_a_failed_picture_leaves_the_old_one(run, tmp_path) -> None:
 
 
 HEAVY = ("jax", "xarray", "sklearn", "scipy.stats", "matplotlib", "pandas", "pyarrow")
+PARTS = ("scipy", "optax", "fedtempo.simulation", "fedtempo.problems", "fedtempo.training", "importlib.metadata")
+"""What planning with fixed times does without, beside what is heavy."""
 
 
 @pytest.mark.parametrize(
@@ -298,6 +300,21 @@ def test_planning_loads_nothing_heavy(words) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", ["--help", "plan --help", "plan --clients 4 --times F80"])
+def test_fixed_times_need_no_more_than_the_clock(words, tmp_path) -> None:
+    code = (
+        "import sys; from fedtempo.cli import main\n"
+        f"sys.argv = ['fedtempo', *{words.split()!r}]\n"
+        "try:\n    main()\nfinally:\n"
+        f"    print([m for m in {(*HEAVY, *PARTS)!r} if m in sys.modules], file=sys.stderr)"
+    )
+    environment = os.environ | {"FEDTEMPO_CACHE": str(tmp_path)}
+    for _ in range(2):  # also with what the first has left
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0
+        assert done.stderr.strip() == "[]"
 
 
 def test_version_help_and_module_run() -> None:
