@@ -207,7 +207,7 @@ def _begins(weights: Weights) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Schemes side by side."""
+    """A comparison of schemes for given client times."""
 
     times: ClientTimes
     importance: Importance
