@@ -260,7 +260,7 @@ def test_a_run_from_somebody_else_runs_no_code(tmp_path, monkeypatch, run) -> No
     assert "the folder names trap_run:EveryFew" in out
     assert run("plan --times run --scheme fedavg")[0] == 0
     record = recorded(tmp_path / "run")
-    with pytest.raises(InputError, match=r"trap_run:EveryFew is named there but was not imported; give it"):
+    with pytest.raises(InputError, match=r"trap_run:EveryFew is written there and was not imported; give it"):
         record.replay_events()
     with pytest.raises(InputError, match="trap_run:Halving is named there but was not imported"):
         replay(PROBLEM, record, LOCAL)

@@ -53,7 +53,7 @@ class DataMissing(FedtempoError):
 
 
 class ResultsConflict(FedtempoError):
-    """The place for results holds something else."""
+    """The folder for results contains something else."""
 
     exit_code = 4
 

@@ -183,7 +183,7 @@ BAD = {
     "plan --times 1,2 --law uniform:2": "between 0 and 1",
     "plan --times 1,2 --law lognormal:0": "sigma",
     "plan --times 1,2 --law pareto:1": "shape: 1 must lie between",
-    "plan --times 1,2 --law fixed:1": "fixed has no number",
+    "plan --times 1,2 --law fixed:1": "fixed takes no number",
     "plan --times tifl": "add --clients",
     "plan --times tifl --clients 5 --law uniform": "has its own law",
     "plan --times 1,2 --law exponential --resolution 5": "resolution",

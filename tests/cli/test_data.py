@@ -77,7 +77,7 @@ def test_an_interrupt(run, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr("fedtempo.problems.data.catalogue.get", stop)
     code, out, err = run("data", "get", "mnist", "--data-dir", str(tmp_path))
     assert (code, out) == (130, "")
-    assert "the same command continues" in err
+    assert "the same command goes on" in err
 
 
 def test_a_bar_on_a_terminal(run, monkeypatch, mirrored: Server, tmp_path: Path) -> None:  # noqa: F811

@@ -181,7 +181,7 @@ def test_a_study_begun_from_python_is_not_resumed_by_the_command(run, tmp_path) 
     ft.simulate(problem, ft.FedAvg(), ft.FixedTimes([1, 2, 3]), until=6, points=2, checkpoint=tmp_path / "py")
     code, _, err = run("run --resume py")
     assert code == 2
-    assert "begun from Python" in err
+    assert "started from Python" in err
 
 
 def test_the_default_study_is_the_one_in_the_guide() -> None:

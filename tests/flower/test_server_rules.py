@@ -417,7 +417,7 @@ def test_what_clients_would_have_to_do_is_refused() -> None:
         TimedStrategy(ft.FedFix(1).using(correction=ft.Scaffold(), server=ft.FedAdam()))
     with pytest.raises(InputError, match="compress in the ClientApp"):
         TimedStrategy(ft.FedFix(1).using(compression=ft.TopK(0.1)))
-    with pytest.raises(InputError, match="local steps and local learning rates are the ClientApp's own"):
+    with pytest.raises(InputError, match="local steps and local learning rates are set in the ClientApp"):
         TimedStrategy(ft.FedFix(1).using(compensate="rate"))
     grid = FakeGrid()
     grid.connect(1, shifting(1, 1))

@@ -102,7 +102,7 @@ class RandomTimes(ClientTimes):
 
 
 class ExponentialTimes(RandomTimes):
-    """T_i exponential with the given means: unreliable clients that forget how long they have worked."""
+    """T_i exponential with the given means: memoryless jobs."""
 
     law = "exponential"
     memoryless = True
@@ -127,8 +127,8 @@ class ExponentialTimes(RandomTimes):
 
 
 class ShiftedExponentialTimes(RandomTimes):
-    """T_i = s τ_i + an exponential time with mean (1 − s) τ_i: no job is shorter than s τ_i, and what comes on top
-    forgets. τ_i are the given means, s is `shift`.
+    """T_i = s τ_i + an exponential time with mean (1 − s) τ_i: no job is shorter than s τ_i, and the
+    rest is memoryless. τ_i are the given means, s is `shift`.
 
     The straggler model of Lee, Lam, Pedarsani, Papailiopoulos and Ramchandran, "Speeding up distributed machine
     learning using codes" (2018); their 1 + exponential of rate µ has the mean 1 + 1/µ and the shift µ/(1 + µ).

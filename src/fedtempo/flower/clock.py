@@ -20,7 +20,7 @@ NANOSECOND = Fraction(1, 10**9)
 
 
 class Clock(Protocol):
-    """A clock that never goes back."""
+    """A monotonic clock."""
 
     def now(self) -> int:
         """Nanoseconds since some moment."""

@@ -46,7 +46,7 @@ _QUIET: frozenset[str] = frozenset({"joined", "came back", "tried again", "resta
 
 
 class Fault(NamedTuple):
-    """A fault: in seconds of training, by client number (-1: nobody's) and identity."""
+    """A fault: in seconds of training, by client number (-1: no client) and identity."""
 
     time: float
     client: int

@@ -90,7 +90,7 @@ class RoundRecord(NamedTuple):
 
 @dataclass(repr=False)
 class Result(strategy.Result):
-    """Flower's Result with the rounds in time. `recorded(result)` makes a timeline of it."""
+    """Flower's Result, with the times of all rounds. `recorded(result)` makes a timeline of it."""
 
     rounds: list[RoundRecord] = field(default_factory=list)
     client_times: dict[str, float] = field(default_factory=dict)

@@ -420,28 +420,28 @@ def _config(given: object, what: str) -> ConfigRecord:
 
 
 class FedAvg(TimedStrategy):
-    """Synchronous: a round waits for every client that is there."""
+    """Synchronous FedAvg: a round waits for every connected client."""
 
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(schemes.FedAvg(), **options)
 
 
 class AsyncFedAvg(TimedStrategy):
-    """Asynchronous: every update makes a new model."""
+    """Asynchronous FedAvg: every single update makes a new model."""
 
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(schemes.AsyncFedAvg(), **options)
 
 
 class FedFix(TimedStrategy):
-    """A new model every `wait` seconds, from what has arrived by then."""
+    """Rounds of fixed length: a new model every `wait` seconds, from the updates that have arrived."""
 
     def __init__(self, wait: Exact, **options: Unpack[Options]) -> None:
         super().__init__(schemes.FedFix(wait), **options)
 
 
 class FedBuff(TimedStrategy):
-    """A new model from every `size` updates."""
+    """Buffered aggregation: every `size` updates make a new model."""
 
     def __init__(self, size: int, **options: Unpack[Options]) -> None:
         super().__init__(schemes.FedBuff(size), **options)

@@ -160,7 +160,7 @@ def rendered(seen: Watched, *, terminal: bool) -> RenderableType:
     if seen.jobs:
         parts += _jobs(seen, terminal)
     if seen.resting:
-        parts.append(_text(f"Paused after failures: {', '.join(seen.resting)}"))
+        parts.append(_text(f"Set aside: {', '.join(seen.resting)}"))
     if seen.rounds:
         parts += _rounds(seen, terminal)
     if seen.measures:

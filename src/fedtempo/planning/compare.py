@@ -225,7 +225,7 @@ def _begins(weights: Weights) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
-    """Schemes side by side; ``print(plan)`` shows the tables of ``fedtempo plan``."""
+    """A comparison of schemes for given client times; ``print(plan)`` shows the tables of ``fedtempo plan``."""
 
     times: ClientTimes
     importance: Importance

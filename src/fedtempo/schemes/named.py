@@ -122,21 +122,21 @@ class Scheme:
 
 
 class FedAvg(Scheme):
-    """Synchronous: every round waits for all."""
+    """Synchronous FedAvg: every round waits for all clients."""
 
     def __init__(self) -> None:
         super().__init__(WaitForAll(), name="fedavg", label="FedAvg")
 
 
 class AsyncFedAvg(Scheme):
-    """Asynchronous: every update makes a new model."""
+    """Asynchronous FedAvg: every single update makes a new model."""
 
     def __init__(self) -> None:
         super().__init__(WaitForNext(), name="async", label="AsyncFedAvg")
 
 
 class FedFix(Scheme):
-    """A new model every `wait`, from what has arrived by then."""
+    """Rounds of fixed length: a new model every `wait`, from the updates that have arrived by then."""
 
     def __init__(self, wait: Exact) -> None:
         self.wait: Fraction = positive(wait, "wait")
@@ -158,21 +158,21 @@ class _Sized(Scheme):
 
 
 class FedBuff(_Sized):
-    """A new model from every `size` updates."""
+    """Buffered aggregation: every `size` updates make a new model."""
 
     def __init__(self, size: int) -> None:
         super().__init__(WaitForSome, size, name="fedbuff", what="buffer")
 
 
 class UniformSampling(_Sized):
-    """FedAvg with `size` clients a round, drawn without replacement."""
+    """FedAvg with `size` clients per round, drawn without replacement."""
 
     def __init__(self, size: int) -> None:
         super().__init__(UniformSample, size, name="uniform", what="sample")
 
 
 class MultinomialSampling(_Sized):
-    """FedAvg with `size` draws a round, client i with probability p_i, with replacement."""
+    """FedAvg with `size` draws per round, client i with probability p_i, with replacement."""
 
     def __init__(self, size: int) -> None:
         super().__init__(MultinomialSample, size, name="multinomial", what="sample")

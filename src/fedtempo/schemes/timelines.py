@@ -43,7 +43,7 @@ def timeline(
     importance: Iterable[Exact] | None = None,
     seed: int = 0,
 ) -> Timeline:
-    """The rounds that end at or before `until`, or the first `rounds`, or what comes first of both; in memory.
+    """The rounds that end at or before `until`, or the first `rounds`, whichever comes first; in memory.
 
     `importance` matters to multinomial sampling only, `seed` to random times and sampling.
     """
@@ -62,7 +62,7 @@ def timeline_chunks(
     importance: Iterable[Exact] | None = None,
     seed: int = 0,
 ) -> Iterator[Timeline]:
-    """As `timeline`, in consecutive pieces: memory stays flat however long the run; without an end it goes on and on.
+    """As `timeline`, in consecutive pieces: memory stays flat however long the run; without an end it never stops.
 
     Where no round ends by `until` there are no pieces.
     """

@@ -156,7 +156,7 @@ def simulate(
     description: Mapping[str, Any] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> History:
-    """Train the problem under every scheme, weight rule, learning rate and seed; the history over virtual time.
+    """Train the problem under every scheme, weight rule, learning rate and seed; returns a history over virtual time.
 
     Any number may be a list, and each list becomes a dimension of the history. `until` is the virtual time at which all
     runs end; they are measured at `points` times from `measure_from` to `until`. `seeds` is how many, or a list of

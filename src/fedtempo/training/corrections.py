@@ -42,7 +42,7 @@ class Begun(NamedTuple):
 
 
 class Correction(ABC):
-    """A method's part in local work, and its bookkeeping on the server. Frozen; what it remembers lies in pytrees."""
+    """A correction of client drift: a term in local steps, and its state on the server. Frozen; states are pytrees."""
 
     def __init_subclass__(cls) -> None:
         compat.renamed(cls, letter="broadcast")
@@ -244,7 +244,7 @@ class FedDyn(Correction):
 
 @dataclass(frozen=True)
 class Scaffold(Correction):
-    """Control variates: c_i is the mean gradient of the client's last job, c = Σ p_j c_j what all went along.
+    """Control variates: c_i is the mean gradient of the client's last job, c = Σ p_j c_j the mean over clients.
 
     c_i⁺ = c_i − c^ρ − Δ_i/(K η_l), which is the mean of the job's own gradients whatever c^ρ was: a stale job tells
     the truth.

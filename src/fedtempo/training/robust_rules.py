@@ -350,7 +350,7 @@ class Krum(MiddleRule):
 
 @dataclass(frozen=True)
 class NormClipping(RobustRule):
-    """The weighted sum of contributions, none longer than `factor` times the middle norm of those that are kept.
+    """The weighted sum of contributions, none longer than `factor` times the median norm of those that are kept.
 
     Norms are kept, not models. Updates that come while the model stands still are measured, and leave no other trace.
     """

@@ -84,7 +84,7 @@ class Job:
 
 
 class LocalRule(ABC):
-    """What a client does with a model; its hyper-parameters are axes of the study."""
+    """A local solver: how a client trains a model. Its hyper-parameters are axes of the study."""
 
     framework: ClassVar[str | None] = None
     """What problems must be written in for it; None: any that the engine knows."""
@@ -204,7 +204,7 @@ class LocalOptax(LocalRule):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD(LocalOptax):
-    """K steps of stochastic gradient descent; `momentum` starts from nothing in each job."""
+    """K steps of stochastic gradient descent; `momentum` starts from zero in each job."""
 
     solver: Callable[..., optax.GradientTransformation] = optax.sgd
     momentum: Number | None = None

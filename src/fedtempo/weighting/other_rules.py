@@ -103,7 +103,7 @@ class Normalised(WeightRule):
 
 @dataclass(frozen=True)
 class ParticipationHistory(WeightRule):
-    """FedAU's weights: they need no knowledge of times, and are off until intervals have been seen.
+    """FedAU's weights: they need no client times, and are inaccurate until intervals have been measured.
 
     `cutoff` bounds what one long absence does; a client that is always away for longer counts too little.
     """

@@ -82,7 +82,7 @@ class ConstantDiscount:
 
 @dataclass(frozen=True)
 class CutOff:
-    """s(x) = 1 up to x = b, then 0: what is staler is dropped."""
+    """s(x) = 1 up to x = b, then 0: updates that are staler are dropped."""
 
     limit: float
 
@@ -212,7 +212,7 @@ class Identical(WeightRule):
 
 @dataclass(frozen=True)
 class ImportanceOnly(WeightRule):
-    """d_i proportional to p_i, with Σ q_i = 1: importance without regard to how often a client comes."""
+    """d_i proportional to p_i, with Σ q_i = 1: it ignores how often a client takes part."""
 
     name = "importance"
 

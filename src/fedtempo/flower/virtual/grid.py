@@ -590,7 +590,7 @@ class _Law:
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """A job takes the processor's seconds that the ClientApp needs for it here, times the client's slowdown."""
+    """A job takes the CPU seconds that the ClientApp needs here, times the client's slowdown."""
 
     slowdown: tuple[Fraction, ...]
 

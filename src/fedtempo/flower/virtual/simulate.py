@@ -76,7 +76,7 @@ def simulate_app(
     folder: Path | str | None = None,
     on_progress: Callable[[float, int], None] | None = None,
 ) -> Result:
-    """Run a Flower app in virtual time; what its strategy's `start` gives, with all rounds in time.
+    """Run a Flower app in virtual time; returns the result of its strategy's `start`, with the times of all rounds.
 
     server_app     a ServerApp, its place as "package.server_app:app", or the folder of an app
     client_app     a ClientApp, or its place; of a folder it is known

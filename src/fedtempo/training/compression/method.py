@@ -34,7 +34,7 @@ ERROR = "error"
 
 
 class Compression(ABC):
-    """How contributions are made small. Frozen; whatever a client keeps is a state, a pytree."""
+    """How a client compresses its contribution. Frozen; what a client keeps is a state, a pytree."""
 
     name: ClassVar[str]
     unbiased: ClassVar[bool]
