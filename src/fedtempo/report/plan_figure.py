@@ -32,7 +32,7 @@ from fedtempo.report.style import (
     scale,
     theme_of,
 )
-from fedtempo.report.tables import counted
+from fedtempo.report.text import counted
 
 _EXAMPLE = "plan.svg"
 _STALE = 10.0

@@ -82,6 +82,10 @@ class Quantities(Shown):
         """A row a quantity: `symbol`, `name`, and its `value`, or `min`, `max` and `mean` of one value a client."""
         return frame_of(self)
 
+    def plot(self, path: str | Path | None = None, *, style: str = "light") -> Figure:
+        """How much each client counts, and its weight; with `path` also a file, SVG, PNG or PDF by its ending."""
+        return display.quantities_figure(self, path=path, style=style)
+
     def __repr__(self) -> str:
         q = self.expected
         return one_line(
@@ -93,12 +97,6 @@ class Quantities(Shown):
 
     def listed(self) -> list[tuple[str, str, object]]:
         """(symbol, name, value): a number, an array over clients or types, or None."""
-
-    def plot(self, path: str | Path | None = None, *, style: str = "light") -> Figure:
-        """How much each client counts, and its weight; with `path` also a file, SVG, PNG or PDF by its ending."""
-        return display.quantities_figure(self, path=path, style=style)
-
-    def _listed(self) -> list[tuple[str, str, object]]:
         q, s = self.expected, self.by_type
         taking = q.weights[q.weights > 0]
         return [
