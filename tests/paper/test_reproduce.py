@@ -303,7 +303,7 @@ def test_the_command_says_what_is_wrong(small, tmp_path, capsys, monkeypatch):
     assert code == 3
     assert "fedtempo data get mnist" in err
     assert "--data-dir" in err
-    assert "is no folder" in refused("claims", "--from-results", str(tmp_path / "typo"))[1]
+    assert "is not a folder" in refused("claims", "--from-results", str(tmp_path / "typo"))[1]
     assert "there are no results to judge" in refused("claims", "--from-results", str(tmp_path))[1]
     assert "name a figure too" in refused("claims", "--part", "mnist")[1]
     code, err = refused("fig2", "--from-results", str(tmp_path))

@@ -61,6 +61,14 @@ def needing(clients, strength):
 
 
 ready = made(4)
+
+
+def helper():
+    raise ValueError("deep down\\nand more")
+
+
+def nested(clients=3):
+    return helper()
 """
 
 
@@ -103,6 +111,7 @@ def test_how_many_clients_there_are_is_known_without_making_the_problem_where_th
         ("counted", {"sed": 1}, None, "did you mean seed"),
         ("kept", {"partition": "iid"}, 3, "it fails with .*clients=3.*: AssertionError \\(line 18 of own_\\d+.py\\)"),
         ("raising", {}, 2, "raising: it fails with clients=2: KeyError: 'nothing' \\(line 27 of own_\\d+.py\\)"),
+        ("nested", {}, 3, "it fails with clients=3: ValueError: deep down \\(line 50 of own_\\d+.py\\)$"),
         ("pair", {}, None, "pair returned a tuple; it must return a fedtempo.Problem"),
         ("nothing", {}, None, "nothing returned None; it must return a fedtempo.Problem"),
         ("wrong_loss", {}, None, "wrong_loss: .* \\(line 39 of own_\\d+.py\\)"),

@@ -64,7 +64,7 @@ def reproduce(
     figures = [read_figure(name, scale) for name in dict.fromkeys(names) if name != "claims"]
     wanted = _wanted(figures, part)
     if from_results is not None and not from_results.is_dir():
-        raise DataMissing(f"--from-results: {from_results} is no folder; check the path")
+        raise DataMissing(f"--from-results: {from_results} is not a folder; check the path")
     folder = out if out is not None else from_results or Path("results") / f"reproduce-{scale}"
     prepare_jax()
     if from_results is None:
