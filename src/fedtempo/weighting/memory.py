@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WORTH_SECONDS = 0.01
-"""What took less is not written to disk. Little: what follows quickly from rounds at hand takes long when they are not."""
+"""What took less is not written to disk; little, since a window of rounds at hand is quick, and slow without them."""
 MAX_RESULTS = 256
 MAX_BYTES = 1 << 26
 """Of all results in memory."""
