@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WORTH_SECONDS = 0.01
-"""What took less is not written to disk. It is little: an answer may be quick only because its rounds were at hand."""
+"""What took less is not written to disk; little, since a window of rounds at hand is quick, and slow without them."""
 MAX_RESULTS = 256
 MAX_BYTES = 1 << 26
 """Of all results in memory."""
