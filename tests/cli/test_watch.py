@@ -66,7 +66,9 @@ def test_what_a_killed_run_shows(killed, run) -> None:
     assert float(last[3]) == pytest.approx(sum(recorded(killed).weights.values[-2:]), rel=1e-3)
     assert "clients' training     20  loss  0.375" in lines
     [lengths] = [line for line in lines if line.startswith("Norm × weight of the last 40 updates: ")]
-    assert float(lengths.split()[8]) == pytest.approx(2**0.5 * recorded(killed).weights.values[-1], rel=1e-3)
+    assert float(lengths.split()[9].rstrip(",")) == pytest.approx(
+        2**0.5 * recorded(killed).weights.values[-1], rel=1e-3
+    )
     assert any("client 3 (node 103): error: job 0" in line and "[red]no" in line for line in lines)
     assert "\x1b" not in out
     assert {path.name: path.read_bytes() for path in killed.iterdir()} == before, "nothing is written"
