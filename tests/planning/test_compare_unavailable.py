@@ -163,11 +163,6 @@ def test_commands_refuse_what_cannot_work(flags, said) -> None:
     assert said in refused("plan", "--times", "1,2,3", *flags)
 
 
-def test_pictures_are_of_clients_always_there(tmp_path) -> None:
-    flags = ["--times", "1,2", "--scheme", "fedavg", "--until", "8", "--out", str(tmp_path / "line.svg")]
-    assert "always there" in refused("timeline", *flags, "--failure", "0.1")
-
-
 def test_planning_loads_no_jax() -> None:
     program = (
         "import sys; from fedtempo.cli.app import app\n"

@@ -215,7 +215,8 @@ def test_a_recommendation_says_what_it_rests_on() -> None:
     document = json.loads(json.dumps(made.to_dict(), allow_nan=False))
     assert document["best"]["label"] == made.best.scheme.label
     limits = {one["label"]: one["stability_limit"] for one in document["schemes"]}
-    assert limits["AsyncFedAvg"] < limits["FedFix(1/4)"] < limits["FedAvg"]
+    assert limits["AsyncFedAvg"] == pytest.approx(limits["FedFix(1/4)"], rel=1e-4)  # the step makes them alike
+    assert limits["FedFix(1/4)"] < limits["FedAvg"]
     with pytest.raises(InputError, match="not among the schemes"):
         made.prediction(ft.FedBuff(2))
 

@@ -459,7 +459,7 @@ def stopped(folder: Path) -> dict[str, bytes]:
 def one_message(told: str) -> str:
     """The last line of a traceback, of one error that is ours."""
     last = told.strip().splitlines()[-1]
-    assert last.startswith("fedtempo.errors.InputError: "), told
+    assert last.startswith("fedtempo.errors.StorageError: "), told
     assert "During handling" not in told
     return last
 

@@ -179,7 +179,7 @@ def test_all_rows_at_once_are_refused(problem):
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_the_planner_and_the_theory_say_that_they_need_a_plain_loss(problem):
-    with pytest.raises(ft.InputError, match=r"the planner needs a loss of \(params, batch\) alone"):
+    with pytest.raises(ft.InputError, match=r"the planner needs a loss of \(params, batch\) only"):
         ft.recommend(problem(), TIMES, until=1000)
     with pytest.raises(ft.InputError, match=r"the theory needs a loss of \(params, batch\) alone"):
         ft.theory.optimum(problem())

@@ -93,7 +93,7 @@ def app(
     ] = None,
     seed: o.Seed = 0,
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes that run the ClientApp.", show_default="one a core")
+        int | None, typer.Option("--workers", help="Processes that run the ClientApp.", show_default="one per core")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path("results/app"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in the folder.")] = False,

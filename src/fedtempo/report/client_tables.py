@@ -42,7 +42,7 @@ def participation_page(part: Participation) -> Page:
             heads.append(head)
             columns.append([short(value) for value in values.tolist()])
     return page(
-        f"{counted(len(part.share), 'client')}, {short(part.updates_per_round)} updates a round on average; "
+        f"{counted(len(part.share), 'client')}, {short(part.updates_per_round)} updates per round on average; "
         f"known by {_SOURCES[part.source]}",
         *_by_client("Participation", heads, list(zip(*columns, strict=True))),
     )

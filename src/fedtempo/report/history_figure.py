@@ -68,7 +68,7 @@ def measure_figure(
 ) -> Figure:
     """One measure over virtual time, or another cost, on axes of its own or those given; with `path` also a file."""
     if over not in COSTS or over not in history.dataset:
-        raise InputError(f"over: {over!r} is not one; a measure is drawn over {', '.join(COSTS)}")
+        raise InputError(f"over: {over!r} cannot be drawn over; use one of {', '.join(COSTS)}")
     extra = [str(d) for d in history.values(measure).dims if d not in (*ALWAYS, *history.settings, *history.hyper)]
     if extra:
         raise InputError(

@@ -203,8 +203,8 @@ def _counted_seeds(number: int, stored: tuple[int, ...] | None) -> tuple[int, ..
         )
     which = "seed 0" if number == 1 else f"seeds 0 to {number - 1}"
     warnings.warn(
-        f"seeds={number} runs {which}. Up to 0.6 it was seed number {number}. Write seeds=range({number}), or "
-        f"seeds=[{number}] for that one, to silence this warning",
+        f"seeds={number} runs {which}. Up to 0.6 it was seed number {number}. To silence this warning give a list: "
+        f"[{', '.join(map(str, range(min(number, 3))))}{', …' * (number > 3)}], or [{number}] for that one seed",
         FutureWarning,
         stacklevel=4,
     )
