@@ -381,6 +381,17 @@ def test_the_last_sentence_changes_the_scheme_and_nothing_else() -> None:
     assert elsewhere == "At FedAvg's own learning rate (1) no scheme reaches the target sooner than FedAvg."
 
 
+def test_who_touches_the_target_and_ends_higher_is_not_praised() -> None:
+    dataset = at_rates(best=(1, 1), speed=(32, 8))
+    late = dataset["time"].values > 40
+    dataset["loss"].values[1, ..., late] = 0.51  # below the target, but 2 % above FedAvg's end
+    assert told(dataset).splitlines()[-1] == (
+        "At FedAvg's own learning rate (1) no scheme reaches the target sooner than FedAvg and ends as low."
+    )
+    dataset["loss"].values[1, ..., late] = 0.504
+    assert told(dataset).splitlines()[-1].startswith("At FedAvg's own learning rate (1): change FedAvg to Other")
+
+
 def test_what_a_search_has_cost_is_said() -> None:
     dataset = at_rates(best=(1, 1), speed=(32, 8)).assign_attrs(rate_search=json.dumps({"ended": "inside"}))
     total = 3 * float(dataset["updates"].isel(time=-1).sum())

@@ -181,5 +181,5 @@ def test_all_rows_at_once_are_refused(problem):
 def test_the_planner_and_the_theory_say_that_they_need_a_plain_loss(problem):
     with pytest.raises(ft.InputError, match=r"the planner needs a loss of \(params, batch\) only"):
         ft.recommend(problem(), TIMES, until=1000)
-    with pytest.raises(ft.InputError, match=r"the theory needs a loss of \(params, batch\) alone"):
+    with pytest.raises(ft.InputError, match=r"the theory needs a loss of \(params, batch\) only"):
         ft.theory.optimum(problem())

@@ -219,22 +219,27 @@ def _how_rates_were_found(history: History) -> str:
 
 
 def _at_the_rate_of_fedavg(history: History, summary: Summary) -> str:
-    """Who is done sooner when the scheme is changed and nothing else: all at the rates that are best for FedAvg."""
+    """Who is sooner, and ends no worse, when the scheme is changed and nothing else: all at FedAvg's best rates."""
     fedavg = summary.row(REFERENCE)
     if fedavg is None or RATE not in summary.hyper or not fedavg.time_to_target > 0:
         return ""
     same = history.select(**fedavg.chosen)
     when = same.time_to(summary.target, over="seed")
     each = same.time_to(summary.target).std("seed", ddof=1)
-    others = []
+    ends, spread = same.final().mean("seed", skipna=False), same.final().std("seed", ddof=1)
+    sooner, others = False, []
     for row in _main(summary)[1]:
         at = {"scheme": row.scheme, "weights": FAIR if row.weights == FAIR else history.dataset["weights"].values[0]}
         time, noise = float(when.sel(at)), _noise(float(each.sel(at)), fedavg.time_over_seeds, 0.0)
         if row.scheme != REFERENCE and time < fedavg.time_to_target - noise:
-            others.append((time, row.scheme))
+            sooner = True
+            end, doubt = float(ends.sel(at)), _noise(float(spread.sel(at)), fedavg.loss_over_seeds, fedavg.loss)
+            if end <= fedavg.loss + max(doubt, _AS_LOW * abs(fedavg.loss)):
+                others.append((time, row.scheme))
     rate = f"At FedAvg's own learning rate ({plain(fedavg.chosen[RATE])})"
     if not others:
-        return f"{rate} no scheme reaches the target sooner than FedAvg."
+        as_low = " and ends as low" if sooner else ""
+        return f"{rate} no scheme reaches the target sooner than FedAvg{as_low}."
     time, name = min(others)
     ratio = fedavg.time_to_target / time if time > 0 else math.inf
     return (
@@ -255,6 +260,8 @@ def _noise(a: float, b: float, size: float) -> float:
     """What two values may differ by without a difference: their deviations, and the last digits of a float."""
     return max(math.hypot(*(0.0 if math.isnan(x) else x for x in (a, b))), 1e-6 * abs(size))
 
+
+_AS_LOW = 0.01  # of FedAvg's final loss: who ends this much above it still counts as ending as low
 
 _SPARE = ("rounds", "spread", "updates")  # what a narrow terminal is not shown, in this order
 
