@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import fedtempo as ft
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import full_timeline
+from fedtempo.clock.rules import WaitForSome, wait_for_some
 
 CLIENTS = 40
 
@@ -59,3 +61,28 @@ def test_fast_rounds_are_the_rules_rounds(scheme, law) -> None:
     fast = full_timeline(config, max_rounds=rounds)
     fast.validate()
     assert fast.equals(full_timeline(config, max_rounds=rounds, by_rule=True))
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ft.FixedTimes.spread(20, 80),
+        ft.FixedTimes([2**58 + i for i in range(20)]),  # which comes to the end of the clock
+        ft.TraceTimes([[1 + i, 2, "1/3"] for i in range(20)]),
+        ft.LogNormalTimes([1 + i / 20 for i in range(20)]),
+    ],
+    ids=["fixed", "long", "trace", "lognormal"],
+)
+@pytest.mark.parametrize("size", [2, 5, 17])
+def test_every_race_of_fedbuff_is_the_same(times, size) -> None:
+    config = ClockConfig.of(WaitForSome(size), times)
+    makers = [wait_for_some._list_race, wait_for_some._heap_race]
+    makers += [wait_for_some._array_race] if isinstance(times, ft.FixedTimes) else []
+    found = []
+    for maker in makers:
+        race = maker(config, size)
+        found.append([race(rounds) for rounds in (1, 7, 300, 5)])
+    for other in found[1:]:
+        for (ends, who), (its_ends, its_who) in zip(found[0], other, strict=True):
+            assert np.array_equal(ends, its_ends)
+            assert np.array_equal(who, its_who)
