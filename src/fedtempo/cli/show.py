@@ -132,9 +132,9 @@ def present(
     if not paths:
         typer.echo("\nNothing is drawn; add --out study.svg for a picture.")
         return
-    for path in paths:
-        if measure is None:
-            save_study(history, path, target=target)
-        else:
+    if measure is None:
+        save_study(history, *paths, target=target)
+    else:
+        for path in paths:
             history.plot(measure, path=path)
     typer.echo(f"\n{', '.join(str(path) for path in paths)}")

@@ -111,10 +111,13 @@ def _say(figure: Figure, said: str) -> None:
     figure.suptitle(textwrap.fill(said, letters), x=0.008, ha="left", fontsize=8.5)
 
 
-def save_study(history: History, path: Path, *, target: float | None = None, style: str = "light") -> None:
-    """Draw a study and write it; the file's ending says whether it is SVG, PNG or PDF."""
-    ending_of(path, _EXAMPLE)
-    save_figure(study_figure(history, target=target, style=style), path, example=_EXAMPLE)
+def save_study(history: History, *paths: Path, target: float | None = None, style: str = "light") -> None:
+    """Draw a study once and write it to every path; a file's ending says whether it is SVG, PNG or PDF."""
+    for path in paths:
+        ending_of(path, _EXAMPLE)
+    figure = study_figure(history, target=target, style=style)
+    for path in paths:
+        save_figure(figure, path, example=_EXAMPLE)
 
 
 def _one_panel(best: History, measure: str, over: str, theme: Theme) -> Figure:
