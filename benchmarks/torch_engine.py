@@ -11,6 +11,9 @@ or several learning rates. Contestants take turns; the figure is the median of t
 that train are timed, after a tenth of the work: by then they are compiled. What it costs to measure the model, which
 the loop does not do, has a column of its own.
 
+On a processor the speed at which PyTorch multiplies large matrices is measured too: for the MLP, whose steps are little
+else, it is a ceiling for all.
+
 On CUDA each contestant has a process of its own: torchax keeps PyTorch from CUDA in the process that imports it.
 
     make bench-torch
@@ -223,6 +226,18 @@ def one(contestant: str, name: str, options: argparse.Namespace) -> tuple[float,
     return done / taken, 1e3 * measure
 
 
+def ceiling(repeats: int = 5, size: int = 2048) -> float:
+    """Steps of the MLP a second that the products of its matrices allow at the speed of large ones."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    seconds = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        torch.mm(a, b)
+        seconds.append(time.perf_counter() - begin)
+    per_second = 2 * size**3 / min(seconds[1:])
+    return per_second / (2 * BATCH * (2 * 784 * 128 + 3 * 128 * 10))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
@@ -277,6 +292,9 @@ def main() -> None:
             )
             spread = f"{rate:,.0f} ({min(values):,.0f} to {max(values):,.0f})"
             print(f"| {name} | {engine} | {spread} | {rate / own:.2f} | {measure:.1f} |", flush=True)
+        if name == "mlp" and options.device == "cpu" and options.dtype == "float32":
+            most = ceiling()
+            print(f"| {name} | products of matrices alone | {most:,.0f} | {most / own:.2f} | |", flush=True)
     for pool in pools.values():
         pool.shutdown()
     if options.out:
