@@ -14,7 +14,7 @@ import pytest
 
 import fedtempo as ft
 from fedtempo.rules import Arrived, Close, WaitingRule
-from fedtempo.simulation.engine.machine import Machine
+from fedtempo.simulation.engine.machine import CompiledMachine
 from fedtempo.simulation.engine.oracle import oracle
 from fedtempo.training.batches import batch_key, job_rows
 from simulation.test_program import Hoard
@@ -161,7 +161,7 @@ def study(name, engine, dtype="float64", *, schemes=SCHEMES, steps=(1, 5), seeds
 def compiled(request):
     return request.param, {
         "events": study(request.param, "events"),
-        "waves": study(request.param, "waves", seeds=(0, 1) if request.param == "quadratics" else 1),
+        "waves": study(request.param, "waves", seeds=(0, 1) if request.param == "quadratics" else [1]),
     }
 
 
@@ -234,7 +234,9 @@ def test_the_oracle_agrees(compiled) -> None:
     """K = 1 over hundreds of rounds; K = 5 over the first half, on digits the first quarter."""
     name, histories = compiled
     rate = RATES[name][0]
-    plain = study(name, "oracle", steps=[1], lr=[rate], weights=WEIGHTS[0], seeds=(0, 1) if name == "quadratics" else 1)
+    plain = study(
+        name, "oracle", steps=[1], lr=[rate], weights=WEIGHTS[0], seeds=(0, 1) if name == "quadratics" else [1]
+    )
     part = {"until": 50, "points": 3} if name == "quadratics" else {"until": 25, "points": 2}
     deep = study(name, "oracle", steps=[5], lr=[rate], seeds=[1], weights=WEIGHTS[0], **part)
     assert not plain.diverged.any()
@@ -321,6 +323,7 @@ def test_runs_do_not_touch_each_other_and_diverge_at_the_same_time() -> None:
         "dtype": "float64",
         "weights": ("time-based", "identical"),
         "seeds": [0, 1],
+        "step": "paper",
     }
 
     def run(rates, engine, **more):
@@ -466,7 +469,7 @@ def test_rules_of_ones_own_full_gradients_and_a_model_that_is_one_number(monkeyp
     times = ft.FixedTimes(["1", "2/3", "1/2", "3/4", "1/3"])
     schemes = [ft.Scheme(Relay(), name="relay"), ft.Scheme(Hoard(), name="hoard"), ft.FedBuff(3)]
     local = ft.LocalSGD(steps=2, lr=[0.01, 0.03], batch_size=None)
-    history = agree(problem, schemes, times, local, seeds=(0,), weights=("identical", "importance"))
+    history = agree(problem, schemes, times, local, seeds=(0,), weights=("identical", "importance"), step="paper")
 
     line = ft.timeline(schemes[0], times, until=20)
     assert (line.staleness > 0).any()
@@ -531,8 +534,8 @@ def test_small_pieces_and_a_growing_number_of_slots_change_nothing(engine, monke
     monkeypatch.setattr("fedtempo.simulation.engine.machine.MOST_EVENTS", 16)
     monkeypatch.setattr("fedtempo.simulation.engine.machine.POINT_BYTES", 1)
     grown = []
-    grow = Machine.grown
-    monkeypatch.setattr(Machine, "grown", lambda self, state, n: grown.append(n) or grow(self, state, n))
+    grow = CompiledMachine.grown
+    monkeypatch.setattr(CompiledMachine, "grown", lambda self, state, n: grown.append(n) or grow(self, state, n))
     cut = run()
     assert max(grown) > 24
     assert distance(flat(cut), flat(whole)) < 1e-12

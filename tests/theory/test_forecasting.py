@@ -42,7 +42,15 @@ def histories(problem):
     def run(times):
         schemes = [scheme for scheme, law in SIMULATED if law is times]
         return ft.simulate(
-            problem, schemes, times, until=UNTIL, local=LOCAL, seeds=range(SEEDS), points=POINTS, dtype="float64"
+            problem,
+            schemes,
+            times,
+            until=UNTIL,
+            local=LOCAL,
+            seeds=range(SEEDS),
+            points=POINTS,
+            dtype="float64",
+            step="paper",
         )
 
     return {times: run(times).dataset["loss"].squeeze("weights") for times in (TIMES, EXPONENTIAL)}

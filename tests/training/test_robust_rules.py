@@ -307,7 +307,7 @@ def test_digits_are_learned_beside_the_hostile(rule) -> None:
     local = ft.LocalSGD(steps=5, lr=0.5, batch_size=32)
     scheme, found = ft.AsyncFedAvg(), []
     for one in (scheme, scheme.using(server=hostile(rule))):
-        history = ft.simulate(problem, one, times, until=8, local=local, server_lr=rate, points=17)
+        history = ft.simulate(problem, one, times, until=8, local=local, server_lr=rate, step="paper", points=17)
         found.append(float(history.dataset["test_accuracy"].isel(time=slice(-5, None)).mean()))
     assert found[0] > 0.85
     assert found[1] > found[0] - 0.03
