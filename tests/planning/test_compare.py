@@ -178,3 +178,19 @@ def test_a_default_plan_for_any_number_of_clients() -> None:
         plan = ft.compare(ft.FixedTimes.spread(clients, 80))
         assert {"FedAvg", "AsyncFedAvg"} <= {s.scheme.label for s in plan.schemes}
         json.dumps(plan.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ft.compare([1, 2, 3]), "is not a law of client times"),
+        (lambda: ft.compare(ft.FixedTimes([1, 2]), ["fedfix:2"]), "'fedfix:2' is not a scheme"),
+        (lambda: ft.weights(ft.FixedTimes([1, 2]), ft.FedFix(2)), "give a scheme and client times"),
+        (lambda: ft.participation_of(ft.FedFix(2), [1, 2]), "give a scheme and client times"),
+        (lambda: ft.FixedTimes(3), "3 is one value; give a list"),
+        (lambda: ft.problems.named("digit"), "'digit' is not a table"),
+    ],
+)
+def test_what_is_swapped_or_of_another_kind_is_said(call, said) -> None:
+    with pytest.raises(ft.InputError, match=said):
+        call()

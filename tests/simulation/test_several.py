@@ -234,3 +234,78 @@ def test_what_cannot_be_merged_is_said(whole) -> None:
     ):
         with pytest.raises(ft.InputError, match=message):
             call()
+
+
+def test_what_comes_from_a_file_is_merged_with_what_does_not(whole, tmp_path) -> None:
+    first, second = whole.select(scheme="FedAvg"), whole.select(scheme=["FedFix(1/2)", "AsyncFedAvg"])
+    first.save(tmp_path / "first.nc")
+    for given in ([ft.History.load(tmp_path / "first.nc"), second], [second, ft.History.load(tmp_path / "first.nc")]):
+        merged = ft.merge(given)
+        assert merged.dataset["loss"].notnull().all()
+        assert merged.model(scheme="FedAvg", local_lr=0.3, seed=0).params.shape == (3,)
+
+
+def test_a_search_over_problems_of_other_shapes_is_kept_in_a_folder(tmp_path) -> None:
+    problems = {"three": PROBLEM, "five": ft.problems.quadratics(4, dimension=5, noise=0.1, rows=5)}
+    found = run(TIMES, problems, lr="auto", schemes=[ft.FedAvg()], until=5, checkpoint=tmp_path / "s")
+    assert found.finished
+    assert np.array_equal(ft.History.load(tmp_path / "s" / "history.nc").dataset["loss"], found.dataset["loss"])
+
+
+def test_one_number_with_other_last_digits_and_one_run_rounded_otherwise_are_the_same() -> None:
+    one = run(TIMES, lr=(0.1 + 0.2, 0.5), schemes=[ft.FedAvg()])
+    other = run(TIMES, lr=(0.3, 0.5), schemes=[ft.AsyncFedAvg()])
+    merged = ft.merge([one, other])
+    assert merged.dataset["local_lr"].values.tolist() == [0.1 + 0.2, 0.5]
+    assert merged.dataset["loss"].notnull().all()
+    rounded = ft.History(one.dataset.assign(loss=one.dataset["loss"] * (1 + 1e-6)), structure=one.structure)
+    assert ft.merge([one, rounded]).dataset["loss"].equals(one.dataset["loss"])
+
+
+def test_studies_of_other_times_data_or_steps_are_not_compared() -> None:
+    one = run(TIMES, schemes=[ft.FedAvg()])
+    for said, other in (
+        ("other client times; give them by name with dim='times'", run(SETTINGS["even"], schemes=[ft.AsyncFedAvg()])),
+        ("another step of the server", run(TIMES, schemes=[ft.AsyncFedAvg()], step="paper")),
+    ):
+        with pytest.raises(ft.InputError, match=said):
+            ft.merge([one, other])
+    own = [ft.Problem(lambda key: np.zeros(2, np.float32), lambda p, x: ((p - x) ** 2).mean(), rows) for rows in (
+        [np.ones((6, 2), np.float32)] * 4, [np.full((6, 2), 3, np.float32)] * 4
+    )]  # fmt: skip
+    first, second = (run(TIMES, o, schemes=[s]) for o, s in zip(own, (ft.FedAvg(), ft.AsyncFedAvg()), strict=True))
+    with pytest.raises(ft.InputError, match="other data; give them by name with dim='problem'"):
+        ft.merge([first, second])
+    assert ft.merge({"a": first, "b": second}, dim="problem").settings == ("problem",)
+
+
+def test_merged_searches_print(tmp_path) -> None:
+    given = {"times": TIMES, "lr": "auto", "until": 10}
+    both = ft.merge([run(**given, schemes=[ft.FedAvg()]), run(**given, schemes=[ft.AsyncFedAvg()])])
+    assert "Learning rates were searched" in str(both)
+    one = ft.merge([run(**given, schemes=[ft.FedAvg()]), run(TIMES, schemes=[ft.AsyncFedAvg()], until=10)])
+    assert "Learning rates were searched" not in str(one)
+
+
+def test_every_setting_is_checked_before_any_is_run() -> None:
+    seen = []
+    with pytest.raises(ft.InputError, match="clients"):
+        run({"right": TIMES, "wrong": ft.FixedTimes([1, 2])}, on_progress=seen.append)
+    assert not seen
+
+
+def test_pictures_in_a_part_do_not_keep_a_study_from_being_replaced(tmp_path) -> None:
+    given = {"schemes": [ft.FedAvg()], "until": 10, "checkpoint": tmp_path / "s"}
+    run(**given)
+    (tmp_path / "s" / "parts" / "02" / "study.png").write_bytes(b"")
+    assert run(**given, overwrite=True, seeds=[7]).finished
+
+
+def test_what_best_chose_is_shown_and_nothing_is_not_selected(whole) -> None:
+    part = whole
+    assert part.best().table()["local_lr"].tolist() == part.table()["local_lr"].tolist()
+    assert "local_lr" in str(part.best())
+    with pytest.raises(ft.InputError, match="an empty list selects no runs"):
+        whole.select(scheme=[])
+    with pytest.raises(ft.InputError, match="give a list of them"):
+        ft.merge(whole)

@@ -235,7 +235,7 @@ class Timeline(Shown):
         )
 
     def table(self) -> pd.DataFrame:
-        """A row an update: `round`, its `start` and `end`, `client`, `job`, `base_version`, `delay` and `draws`.
+        """A row an update: `round`, `round_start`, `round_end`, `client`, `job`, `base_version`, `delay`, `draws`.
 
         Rounds without updates have no row.
         """

@@ -153,6 +153,8 @@ class ClientTimes(ABC):
 
 def per_client(values: Iterable[object], what: str) -> tuple[Fraction, ...]:
     """One positive rational per client; a wrong one is named with its client."""
+    if not isinstance(values, Iterable):
+        raise InputError(f"{what}: {values!r} is one value; give a list with one per client")
     found = tuple(positive(v, f"{what} of client {i}") for i, v in enumerate(values))
     if not found:
         raise InputError(f"no clients: {what} is an empty list; give one per client")

@@ -283,11 +283,18 @@ def compare(
     step: str = "stable",
 ) -> Plan:
     """A plan: each scheme's pace, staleness, windows and weights for these clients, at the server's `step`."""
+    given: object = times
+    if not isinstance(given, ClientTimes):
+        raise InputError(f"times: {times!r} is not a law of client times; give one, as ft.FixedTimes([1, 2, 3])")
     known = Importance(importance, times.num_clients)
     rule = weight_rule(weights)
     if isinstance(schemes, Scheme):
         schemes = [schemes]
     chosen = tuple(schemes) if schemes is not None else default_schemes(times)
+    for one in chosen:
+        some: object = one
+        if not isinstance(some, Scheme):
+            raise InputError(f"schemes: {one!r} is not a scheme; give one, as ft.FedFix('1/2')")
     plans = tuple(_plan(scheme, times, known, rule, seed, check_step(step)) for scheme in chosen)
     return Plan(times, known, rule, seed, _with_pace(plans, times), step)
 

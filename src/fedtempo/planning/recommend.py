@@ -25,6 +25,7 @@ from fedtempo.display import Shown, frame_of, one_line
 from fedtempo.errors import InputError
 from fedtempo.planning.pilot import Pilot, run_pilot
 from fedtempo.planning.prediction import Model, Prediction
+from fedtempo.problems.batch_mean import check_batch_mean
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
 from fedtempo.simulation.compilation import keep_on_disk
@@ -266,6 +267,7 @@ def recommend(
     """
     keep_on_disk()
     horizon = positive(until, "until")
+    check_batch_mean(problem)
     if problem.num_clients != times.num_clients:
         raise InputError(
             f"the problem has {problem.num_clients} clients, the times {times.num_clients}; give as many of each"

@@ -58,12 +58,17 @@ def check_batch_mean(problem: Problem) -> None:
 def check_repeated(loss: Callable[[int], float], rows: int, cure: str) -> None:
     """The same for any loss of `rows` rows given so many times; `cure` names a function that takes the mean."""
     try:
-        once, twice = loss(1), loss(2)
+        once, twice, thrice = (loss(times) for times in (1, 2, 3))
     except Exception:  # what is wrong with it is said, with all that belongs to it, where it is trained or measured
         return
-    if not (math.isfinite(once) and math.isfinite(twice)) or abs(twice - once) <= _TOLERANCE * abs(once):
+    if not math.isfinite(once):
+        raise InputError(
+            f"loss: it is {once} for the initial model on the first {rows} rows of client 0; look for divisions by "
+            "zero, logarithms and missing values in the data"
+        )
+    if not math.isfinite(twice + thrice) or abs(twice - once) <= _TOLERANCE * abs(once):
         return
-    more = loss(3) - twice
+    more = thrice - twice
     seen = f"{rows} rows give {once:.4g}, and the same rows twice {twice:.4g}"
     if abs(more - (twice - once)) <= _ALIKE * abs(more):
         raise InputError(

@@ -32,6 +32,11 @@ PROBLEMS: Registry[Problem] = Registry(
 
 def named(spec: Mapping[str, Any], clients: int | None = None) -> Problem:
     """The problem that a table describes; `clients`: how many client times there are, if that is known."""
+    given: object = spec
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f"problem: {spec!r} is not a table; give one with a name, as {{'name': 'digits', 'clients': 20}}"
+        )
     table = dict(spec)
     asked = table.pop("clients", None)
     count = clients if asked is None else asked

@@ -89,8 +89,8 @@ def timeline_frame(line: Timeline) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "round": number,
-            "start": starts[place],
-            "end": ends[place],
+            "round_start": starts[place],
+            "round_end": ends[place],
             "client": line.client,
             "job": line.job,
             "base_version": line.base,

@@ -34,7 +34,10 @@ def headline(history: History) -> str:
     clients = dataset.sizes.get("client") if not isinstance(clients, int) else clients
     what = [str(problem["name"])] if problem.get("name") else []
     what += [counted(clients, "client")] if clients else []
-    size = [counted(dataset.sizes[name], "problem" if name == "problem" else "setting") for name in history.settings]
+    size = [
+        counted(dataset.sizes[name], "problem") if name == "problem" else f"{dataset.sizes[name]} times"
+        for name in history.settings
+    ]
     size += [counted(dataset.sizes["scheme"], "scheme"), counted(dataset.sizes["weights"], "weight rule")]
     size += [f"{dataset.sizes[name]} {name}" for name in history.hyper]
     size += [counted(dataset.sizes["seed"], "seed")]
@@ -174,11 +177,13 @@ def _what_diverged(history: History) -> str:
 
 def _what_is_missing(history: History, summary: Summary) -> str:
     said = []
-    nothing = [f"{r.scheme} ({r.weights})" for r in summary.rows if math.isnan(r.loss) and r.diverged]
+    nothing = [f"{r.scheme} ({r.weights})" for r in summary.rows if _gone(history, r)]
     if nothing and summary.hyper:
         said.append(f"At every rate a seed diverged: {both(nothing)}.")
     missing = int(history.unfinished.sum())
-    if missing or not history.finished:
+    if not missing and not history.finished:
+        said.append("The study is not finished: more rates or settings are to come.")
+    elif missing:
         ends = sorted((r.reached, r.scheme) for r in summary.rows if not math.isnan(r.reached))
         far = [
             f"{short(end)} for {both(list(dict.fromkeys(name for _, name in group)))}"
@@ -190,6 +195,16 @@ def _what_is_missing(history: History, summary: Summary) -> str:
             f"The study is not finished: {missing} of {counted(history.diverged.size, 'run')} are open, and {shown}."
         )
     return " ".join(said)
+
+
+def _gone(history: History | None, row: Row) -> bool:
+    """Whether all that was to be run of a scheme has run, and nothing is left of it."""
+    if not (math.isnan(row.loss) and row.diverged):
+        return False
+    if history is None or history.finished:
+        return True
+    rule = history.dataset["weights"].values[0] if row.weights == OWN else row.weights
+    return bool(history.begun.sel(scheme=row.scheme, weights=rule).all())
 
 
 def _edge_of_rates(history: History, summary: Summary) -> str:
@@ -214,14 +229,17 @@ def _how_rates_were_found(history: History) -> str:
     search, rates = json.loads(history.attrs[SEARCHED]), history.dataset[RATE].values
     ends = history.dataset["updates"].isel(time=-1, drop=True) if "updates" in history.dataset else None
     cost = "" if ends is None else f", {float((history.begun * ends).sum()):.2g} client updates in all"
-    inside = "; the best of each scheme has worse ones on both sides" if search["ended"] == "inside" else ""
+    inside = "; the best of each scheme has worse ones on both sides"
+    if search["ended"] != "inside" or rates.tolist() != search.get("rates", rates.tolist()):
+        inside = ""
     return f"Learning rates were searched: {len(rates)} from {plain(rates[0])} to {plain(rates[-1])}{cost}{inside}."
 
 
 def _at_the_rate_of_fedavg(history: History, summary: Summary) -> str:
     """Who is sooner, and ends no worse, when the scheme is changed and nothing else: all at FedAvg's best rates."""
     fedavg = summary.row(REFERENCE)
-    if fedavg is None or RATE not in summary.hyper or not fedavg.time_to_target > 0:
+    alone = len({row.scheme for row in summary.rows}) == 1
+    if fedavg is None or alone or RATE not in history.hyper or not fedavg.time_to_target > 0:
         return ""
     same = history.select(**fedavg.chosen)
     when = same.time_to(summary.target, over="seed")
@@ -299,7 +317,7 @@ def summary_grid(summary: Summary, where: str = "") -> Grid:
     """A row a scheme and weight rule; columns in which nothing is known are left out."""
     level = NONE if math.isnan(summary.target) else short(summary.target)
     numbers = {
-        "loss": ["diverged" if math.isnan(r.loss) and r.diverged else _pm(r) for r in summary.rows],
+        "loss": ["diverged" if _gone(summary.history, r) else _pm(r) for r in summary.rows],
         "spread": [cell(r.loss_over_clients, ".3g") for r in summary.rows],
         "test": [cell(r.accuracy, ".1%") for r in summary.rows],
         f"to {level}": [cell(r.time_to_target, ".4g") for r in summary.rows],
@@ -334,7 +352,8 @@ def legend(history: History, summary: Summary) -> str:
     if any(not math.isnan(r.accuracy) for r in summary.rows):
         parts.append("test: accuracy on test data")
     if any(not math.isnan(r.time_to_target) for r in summary.rows):
-        parts.append(f"to {short(summary.target)}: time to that loss, the target ({summary.target_rule})")
+        when = "when the mean over seeds comes to that loss" if seeds > 1 else "time to that loss"
+        parts.append(f"to {short(summary.target)}: {when}, the target ({summary.target_rule})")
     return f"{'; '.join(parts)}."
 
 

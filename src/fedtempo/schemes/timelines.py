@@ -25,12 +25,16 @@ from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 from fedtempo.weighting.weights import Weights, expected_of
 
 
-def _config(scheme: object, times: object, importance: Iterable[Exact] | None, seed: int) -> ClockConfig:
+def _check(scheme: object, times: object) -> None:
     if not isinstance(scheme, Scheme) or not isinstance(times, ClientTimes):
         raise InputError(
-            f"a timeline needs a scheme and client times, as ft.FedFix('1/2') and ft.FixedTimes([1, 2]); "
+            "give a scheme and client times, as ft.FedFix('1/2') and ft.FixedTimes([1, 2]); "
             f"got {scheme!r} and {times!r}"
         )
+
+
+def _config(scheme: Scheme, times: ClientTimes, importance: Iterable[Exact] | None, seed: int) -> ClockConfig:
+    _check(scheme, times)
     return ClockConfig.of(scheme.waiting, times, Importance(importance, times.num_clients).values, seed)
 
 
@@ -101,6 +105,7 @@ def participation_of(
     scheme: Scheme, times: ClientTimes, *, importance: Iterable[Exact] | None = None, seed: int = 0
 ) -> Participation:
     """The share of rounds in which each client takes part, in the long run."""
+    _check(scheme, times)
     return LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed).participation
 
 
@@ -117,6 +122,7 @@ def weights(
 
     The server's `step` ("paper": 1, "stable", "proven") is in what ``w.applied(timeline)`` gives, not in d_i.
     """
+    _check(scheme, times)
     run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
     return weights_of(scheme, run, _rule_of(scheme, rule), check_step(step))
 

@@ -149,6 +149,7 @@ class Folder:
         try:
             for part in sorted((self.path / "parts").glob("*/")):
                 Folder(part).clear()
+                remove(part / "study.png", part / "study.svg")
             remove(*(self.path / "units").glob("*.npz"))
             remove(self.history)
             remove(self._study)

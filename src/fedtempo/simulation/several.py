@@ -45,10 +45,11 @@ def run_several(
 ) -> History:
     """All of the studies, at the rates given or at those that a search finds, as one history."""
     first = first_rates(local) if searches(local) else ()
-    begin = None
-    if folder is not None:
-        configuration = _configuration(studies, at_rates(local, first) if first else local, bool(first))
-        begin = _beginning(folder, configuration, overwrite)
+    tried = at_rates(local, first) if first else local
+    each = {
+        setting: study(tried).configuration() for setting, study in studies.items()
+    }  # all checked before any is run
+    begin = None if folder is None else _beginning(folder, _configuration(each, bool(first)), overwrite)
     told = _Told(on_progress, len(studies), searching=bool(first))
     whole: History | None = None
     rates, ended, rounds, number = first, None, 0, 0
@@ -96,11 +97,8 @@ def _beginning(folder: Folder, configuration: dict[str, Any], overwrite: bool) -
     return begin
 
 
-def _configuration(
-    studies: Mapping[Setting, Callable[[LocalRule], Study]], local: LocalRule, searching: bool
-) -> dict[str, Any]:
-    """All that is needed to repeat them: that of the first, and by name what differs."""
-    each = {setting: study(local).configuration() for setting, study in studies.items()}
+def _configuration(each: Mapping[Setting, dict[str, Any]], searching: bool) -> dict[str, Any]:
+    """All that is needed to repeat the studies: that of the first, and by name what differs."""
     whole = dict(next(iter(each.values())))
     if any(problem is not None for problem, _ in each):
         for key in ("problem", "fingerprint"):

@@ -73,15 +73,19 @@ def _replace(env: Any, operator: Any, function: Callable[..., Any]) -> None:
     env.override_op_definition(operator, function)
 
 
+_IMPORTING = threading.Lock()
+
+
 def _torchax_tensor() -> Any:
     """The module torchax.tensor; what importing torchax changes for everybody is changed back."""
-    fast, telemetry = torch.backends.mha.get_fastpath_enabled(), os.environ.get(TELEMETRY)
-    try:
-        return import_module("torchax.tensor")
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        if telemetry is None:
-            os.environ.pop(TELEMETRY, None)
+    with _IMPORTING:  # another thread would take what it finds meanwhile for how it was
+        fast, telemetry = torch.backends.mha.get_fastpath_enabled(), os.environ.get(TELEMETRY)
+        try:
+            return import_module("torchax.tensor")
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+            if telemetry is None:
+                os.environ.pop(TELEMETRY, None)
 
 
 def _of_tensors(env: Any, function: Callable[..., Any]) -> Callable[..., Any]:

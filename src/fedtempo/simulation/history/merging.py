@@ -3,7 +3,8 @@
     merge([monday, tuesday])                       more schemes, rates or seeds of one problem
     merge({"F0": even, "F80": uneven}, dim="times")    the same study in several settings, which become a dimension
 
-Every run keeps its numbers. A run that two histories have must be the same in both; one that none has is NaN.
+Every run keeps its numbers. A run that two histories have must be the same in both, but for rounding; one that none has
+is NaN. What is not a dimension, as the client times, must be the same in all.
 """
 
 from __future__ import annotations
@@ -17,12 +18,23 @@ import numpy as np
 import xarray as xr
 
 from fedtempo.errors import InputError
-from fedtempo.simulation.history.history import History
-from fedtempo.simulation.history.selection import ALWAYS, SETTINGS
+from fedtempo.simulation.history.history import MODULE, History
+from fedtempo.simulation.history.selection import ALWAYS, SEARCHED, SETTINGS
 
 _ORDER = ("scheme", "weights", *SETTINGS)
 """Dimensions whose values stay in the order in which they come; numbers are sorted."""
 _SUMMED = ("run_seconds", "compile_seconds")
+_SAME_LOSS = 1e-4
+"""Of a loss: how far one run may differ in two histories. Beside other runs it is rounded differently."""
+_SAME_NUMBER = 1e-9
+"""Of a hyper-parameter: 0.3 and 0.1 + 0.2 are one."""
+_ALIKE = {
+    "fingerprint": ("problem", "have other data"),
+    "times": ("times", "have other client times"),
+    "law": ("times", "have client times of another law"),
+    "step": (None, "are at another step of the server"),
+}
+"""What must be the same in all histories: the setting that it belongs to, and what is said where it is not."""
 
 
 def merge(histories: Mapping[str, History] | Sequence[History], *, dim: str | None = None) -> History:
@@ -35,6 +47,8 @@ def merge(histories: Mapping[str, History] | Sequence[History], *, dim: str | No
         raise InputError(f"dim: {dim!r} is not a setting; use {' or '.join(map(repr, SETTINGS))}")
     if (dim is not None) != isinstance(histories, Mapping):
         raise InputError("merge: give a list of histories, or histories by name with dim='times' or dim='problem'")
+    if isinstance(histories, History):
+        raise InputError("merge: one history given; give a list of them, as [monday, tuesday]")
     given = list(histories.values()) if isinstance(histories, Mapping) else list(histories)
     for one in given:
         if not isinstance(one, History):
@@ -43,21 +57,26 @@ def merge(histories: Mapping[str, History] | Sequence[History], *, dim: str | No
         raise InputError("merge: there is nothing to merge; give at least one history")
     _check_times(given)
     _check_problems(given, dim)
+    _check_alike(given, dim)
     datasets = [one.dataset for one in given]
     if isinstance(histories, Mapping) and dim is not None:
         if dim in given[0].settings:
             raise InputError(f"merge: these histories have several {dim} already; merge them as a list")
         datasets = [one.expand_dims({dim: [str(name)]}) for name, one in zip(histories, datasets, strict=True)]
-    datasets, left_out = _of_one_shape(_with_dimensions(datasets, given))
+    datasets, left_out = _of_one_shape(_with_dimensions(_snapped(datasets), given))
     whole = _in_order(reduce(_together, datasets), datasets)
     whole.attrs = _attributes(given, left_out)
-    first = given[0]
-    same = all(one.structure == first.structure for one in given) and not left_out
     return History(
         whole,
-        structure=first.structure if same else None,
-        state_structure=first.state_structure if same else None,
+        structure=None if left_out else _agreed([one.structure for one in given]),
+        state_structure=None if left_out else _agreed([one.state_structure for one in given]),
     )
+
+
+def _agreed(structures: Sequence[Any]) -> Any:
+    """The structure of those that know theirs, where it is one; a history from a file does not."""
+    known = [one for one in structures if one is not None]
+    return known[0] if known and all(one == known[0] for one in known[1:]) else None
 
 
 def _check_times(given: Sequence[History]) -> None:
@@ -78,6 +97,37 @@ def _check_problems(given: Sequence[History], dim: str | None) -> None:
             f"merge: the histories are of different problems ({'; '.join(sorted(names))}); give them by name with "
             "dim='problem'"
         )
+
+
+def _check_alike(given: Sequence[History], dim: str | None) -> None:
+    settings = {dim, *(name for one in given for name in one.settings)}
+    known = [_parts(one.attrs["configuration"])[0] for one in given if "configuration" in one.attrs]
+    for key, (setting, said) in _ALIKE.items():
+        values = [str(one.get(key, "paper" if key == "step" else None)) for one in known]
+        if (setting is not None and setting in settings) or len(set(values)) < 2:
+            continue
+        cure = f"; give them by name with dim={setting!r}" if setting else "; simulate them with the same step"
+        raise InputError(f"merge: some of the histories {said}{cure}")
+
+
+def _snapped(datasets: list[xr.Dataset]) -> list[xr.Dataset]:
+    """With numbers that differ in their last digits alone made the same."""
+    seen: dict[str, list[float]] = {}
+    found = []
+    for one in datasets:
+        changed = {}
+        for name, values in one.coords.items():
+            if values.dtype.kind != "f" or name == "time" or values.ndim > 1:
+                continue
+            known = seen.setdefault(str(name), [])
+            kept = []
+            for value in np.atleast_1d(values.values).tolist():
+                near = (k for k in known if abs(k - value) <= _SAME_NUMBER * abs(k))
+                kept.append(next(near, value))
+            known += [value for value in kept if value not in known]
+            changed[name] = values.copy(data=np.array(kept).reshape(values.shape))
+        found.append(one.assign_coords(changed))
+    return found
 
 
 def _with_dimensions(datasets: list[xr.Dataset], given: Sequence[History]) -> list[xr.Dataset]:
@@ -127,7 +177,7 @@ def _together(a: xr.Dataset, b: xr.Dataset) -> xr.Dataset:
     """Both, over all their coordinates."""
     here, there = xr.align(a["loss"], b["loss"], join="inner")
     known = here.notnull() & there.notnull()
-    if bool((known & (here != there)).any()):
+    if bool((known & (abs(here - there) > _SAME_LOSS * abs(there))).any()):
         raise InputError(
             "merge: two histories have the same run with different losses; select other runs of one of them"
         )
@@ -158,6 +208,9 @@ def _attributes(given: Sequence[History], left_out: Sequence[str]) -> dict[str, 
                 attrs[name] = _both(name, attrs.get(name), value)
     if left_out:
         attrs["left_out"] = json.dumps(list(left_out))
+    for name in (SEARCHED, MODULE):
+        if attrs.get(name) is None or any(name not in one.attrs for one in given):
+            attrs.pop(name, None)
     return attrs
 
 
@@ -171,6 +224,12 @@ def _both(name: str, a: Any, b: Any) -> Any:
         return a + b
     if name == "created":
         return max(a, b)
+    if name == SEARCHED:
+        return _searched(json.loads(a), json.loads(b))
+    if name == MODULE:
+        return None
+    if name == "left_out":
+        return json.dumps(sorted({*json.loads(a), *json.loads(b)}))
     if name == "seeds":
         return json.dumps(sorted({*json.loads(a), *json.loads(b)}))
     if name in ("own_weights", "versions"):
@@ -178,6 +237,13 @@ def _both(name: str, a: Any, b: Any) -> Any:
     if name in ("configuration", "problem"):
         return json.dumps({"merged": [*_parts(a), *(part for part in _parts(b) if part not in _parts(a))]})
     return a if str(b) in str(a) else f"{a}, {b}"
+
+
+def _searched(a: dict[str, Any], b: dict[str, Any]) -> str:
+    """Two searches as one: it ended inside where both did."""
+    ended = a["ended"] if a["ended"] == b["ended"] else "edge"
+    rates = sorted({*a["rates"], *b["rates"]})
+    return json.dumps({"rates": rates, "first": a["first"], "rounds": a["rounds"] + b["rounds"], "ended": ended})
 
 
 def _parts(text: str) -> list[Any]:

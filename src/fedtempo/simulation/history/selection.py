@@ -31,6 +31,8 @@ def at_coordinates(dataset: xr.Dataset, coords: Mapping[str, Any]) -> xr.Dataset
             if isinstance(wanted, slice):
                 dataset = dataset.sel({name: wanted})
             elif isinstance(wanted, list | tuple | range | np.ndarray):
+                if not len(wanted):
+                    raise InputError(f"{name}: an empty list selects no runs; give at least one value")
                 dataset = dataset.isel({name: [_position(dataset[name], name, w) for w in wanted]})
             else:
                 at = _position(dataset[name], name, wanted)

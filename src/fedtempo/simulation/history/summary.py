@@ -94,7 +94,14 @@ def summarise(history: History, *, target: float | None = None) -> Summary:
     )
     fair = {row.scheme: row for row in rows if row.weights == FAIR}
     priced = tuple(replace(row, bias_cost=_cost(row, fair.get(row.scheme))) for row in rows)
-    return Summary(priced, level, rule, history.hyper, history)
+    return Summary(priced, level, rule, _chosen(history, best), history)
+
+
+def _chosen(history: History, best: History) -> tuple[str, ...]:
+    """The hyper-parameters that are chosen for each scheme and weight rule, here or by `best` before."""
+    coords = best.dataset.coords.items()
+    earlier = [str(n) for n, c in coords if c.ndim and n not in c.dims and "scheme" in c.dims]
+    return tuple(dict.fromkeys((*history.hyper, *earlier)))
 
 
 def _row(history: History, best: History, level: float, scheme: str, weights: str) -> Row:
@@ -119,7 +126,7 @@ def _row(history: History, best: History, level: float, scheme: str, weights: st
     return Row(
         scheme=scheme,
         weights=weights,
-        chosen={name: one.dataset[name].item() for name in history.hyper},
+        chosen={name: one.dataset[name].item() for name in _chosen(history, best)},
         loss=loss[0],
         loss_over_seeds=loss[1],
         loss_over_clients=ends("loss_deviation")[0],
