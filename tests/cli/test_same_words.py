@@ -188,3 +188,24 @@ def test_a_history_file_is_drawn_only_where_it_is_asked_for(run, tmp_path) -> No
     code, out, _ = run("show mine.nc --measure loss --out loss.svg")
     assert out.endswith("\nloss.svg\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["loss.svg", "mine.nc"]
+
+
+def test_clients_of_a_trace_keep_their_names_in_a_timeline(tmp_path) -> None:
+    (tmp_path / "trace.csv").write_text("client,duration\nphone,2\nserver,1/4\n")
+    line = ft.timeline(ft.AsyncFedAvg(), ft.TraceTimes.read(tmp_path / "trace.csv"), until=2)
+    assert "1/4  server" in str(line)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--set l2=1 --set l2=2", "--set: l2 is given twice"),
+        ("--set partition=iid", "--set: partition has a flag of its own; write --partition iid"),
+        ("--clients 4 --set clients=3", "--clients: 4 given, but also --set clients=3"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(run, flags, said) -> None:
+    for command in ("plan --times F80 --until 9 --problem digits", "theory --times F80 --problem digits", "run"):
+        code, _, err = run(f"{command} {flags}")
+        assert code == 2
+        assert said in err

@@ -258,6 +258,9 @@ def problem_table(
     return {key: value for key, value in given.items() if value is not None} | read_settings(settings)
 
 
+_OWN_FLAGS = {"partition": "--partition", "data_dir": "--data-dir"}
+
+
 def read_settings(given: Sequence[str] | None) -> dict[str, Any]:
     """`--set KEY=VALUE` as the keys of a table: numbers, truth values and lists as TOML writes them, else text."""
     found: dict[str, Any] = {}
@@ -267,11 +270,21 @@ def read_settings(given: Sequence[str] | None) -> dict[str, Any]:
             raise InputError(f"--set: {text!r} is not KEY=VALUE; write it as l2=0.01")
         if key == "name":
             raise InputError(f"--set: the name of the problem is --problem {value}")
+        if key in _OWN_FLAGS:
+            raise InputError(f"--set: {key} has a flag of its own; write {_OWN_FLAGS[key]} {value}")
+        if key in found:
+            raise InputError(f"--set: {key} is given twice; give one value")
         try:
             found[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             found[key] = value
     return found
+
+
+def check_clients(clients: int | None, settings: Mapping[str, Any]) -> None:
+    """Refuse two numbers of clients."""
+    if clients is not None and settings.get("clients", clients) != clients:
+        raise InputError(f"--clients: {clients} given, but also --set clients={settings['clients']}; give one of them")
 
 
 def problem_and_times(
@@ -286,6 +299,7 @@ def problem_and_times(
     if clients is None and needs_clients(times):
         made = named(table)
         return made, client_times(times, made.num_clients, *rest, **availability)
+    check_clients(clients, table)
     known = client_times(times, clients, *rest, **availability)
     asked = {} if clients is None else {"clients": clients}
     return named({**asked, **table}, known.num_clients), known

@@ -258,7 +258,9 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
     if "problem" in flags and flags["problem"] != tables["problem"].get("name", DEFAULT["problem"]["name"]):
         tables["problem"] = {"name": flags["problem"]}
     changed: dict[str, Any] = {name: flags[name] for name in ("clients", "data_dir") if name in flags}
-    changed |= o.read_settings(flags.get("settings"))
+    settings = o.read_settings(flags.get("settings"))
+    o.check_clients(changed.get("clients"), settings)
+    changed |= settings
     tables["problem"] = _changed("partition", tables["problem"], changed, flags.get("partition"))
     if {"times", "law"} & flags.keys() and not several(tables["times"]):
         kept = {*AVAILABILITY, *BANDWIDTH, *(() if "times" in flags else ("times",))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import full_timeline, stream
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import exact, text
+from fedtempo.clock.timeline import Origin
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
 
@@ -71,7 +73,7 @@ def timeline(
     if as_json and out is None:
         _write(chosen[0], config, horizon)
         return
-    line = full_timeline(config, until=horizon)
+    line = replace(full_timeline(config, until=horizon), origin=Origin(config, chosen[0].label, horizon))
     if out is not None:
         from fedtempo.report.timeline_figure import most_updates, save_timeline, title_of
 
@@ -91,7 +93,7 @@ def timeline(
     else:
         from fedtempo.report.tables import show_timeline
 
-        show_timeline(line, chosen[0].label)
+        show_timeline(line)
 
 
 def _check_length(config: ClockConfig, horizon: Fraction) -> None:

@@ -341,6 +341,7 @@ def _draw_measure(
     mean, deviation = best.mean(measure)[measure], best.deviation(measure)[measure]
     ink, style = colours(dataset["scheme"].values.tolist(), theme), dashes(dataset["weights"].values.tolist())
     lowest, own = floor_of(mean.values), _own(best)
+    faint = min(0.13, 0.8 / (len(ink) * len(style)))  # many bands on one another would hide the lines
     ends: list[tuple[str, Floats, Floats]] = []
     for scheme in ink:
         for rule in _rules_of(best, scheme) if "weights" in mean.dims else [FAIR]:
@@ -361,7 +362,7 @@ def _draw_measure(
             )
             if not np.isnan(band).all():
                 low = np.maximum(line - band, lowest) if lowest > 0 else line - band
-                axes.fill_between(places, low, line + band, color=ink[scheme], alpha=0.13, linewidth=0, zorder=2)
+                axes.fill_between(places, low, line + band, color=ink[scheme], alpha=faint, linewidth=0, zorder=2)
             if "weights" in mean.dims and bool(best.diverged.sel(at).any()):
                 ends.append((ink[scheme], places, line))
     _finish(axes, best, measure, mean.values, title, theme)

@@ -189,7 +189,7 @@ def _whole(number: int | None) -> str:
 # -- timelines
 
 
-def show_timeline(line: Timeline, label: str, *, most: int = MOST) -> None:
+def show_timeline(line: Timeline, label: str | None = None, *, most: int = MOST) -> None:
     """Print the first rounds, and a summary."""
     timeline_page(line, label, most=most, more="--json lists them all, --out timeline.svg draws them").show()
 
@@ -198,11 +198,15 @@ def timeline_page(
     line: Timeline, label: str | None = None, *, most: int = MOST, more: str = ".table() lists them all"
 ) -> Page:
     """The first rounds, and a summary; `more` says where the others are."""
+    known = None if line.origin is None else line.origin.config.times.names
+    names = known or [str(client) for client in range(line.num_clients)]
     rounds = (
         (
             str(closed.number),
             text(closed.end),
-            _list(f"{c}×{k}" if k > 1 else str(c) for c, k in zip(closed.participants, closed.draws, strict=True)),
+            _list(
+                f"{names[c]}×{k}" if k > 1 else names[c] for c, k in zip(closed.participants, closed.draws, strict=True)
+            ),
             _list(map(str, closed.base_versions)),
         )
         for closed in line[:most].rounds
