@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ def read_result(name: str) -> dict[str, NDArray[Any]] | None:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             found = {key: file[key] for key in file.files}
         os.utime(path)  # used now: others go first
-    except (OSError, ValueError, KeyError, EOFError, AttributeError, BadZipFile):
+    except Exception:  # a damaged file may lead to anything
         return None
     return found
 
@@ -78,11 +78,13 @@ def _make_room(folder: Path) -> None:
     found = []
     for path in folder.iterdir():
         with suppress(OSError):  # another process may have removed it
-            about = path.stat()
-            found.append((about.st_mtime, about.st_size, path))
+            about = path.lstat()
+            if ".npz" in path.suffixes and stat.S_ISREG(about.st_mode):  # whatever else is there is not ours
+                found.append((about.st_mtime, about.st_size, path))
     total = sum(size for _, size, _ in found)
     for _, size, path in sorted(found):
         if total <= MAX_BYTES:
             return
-        disk.remove(path)
-        total -= size
+        with suppress(OSError):  # the others can go all the same
+            disk.remove(path)
+            total -= size

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
+import functools
+import math
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -186,17 +192,77 @@ def test_version_format_source_and_libraries_count(name: str, monkeypatch: pytes
     assert digest(rules.WaitForSome(2), times) != before
 
 
-def test_the_source_of_the_clock_counts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = set()
-    for text in ("a = 1", "a = 2"):
-        for package in ("clock", "weighting"):
-            (tmp_path / package).mkdir(exist_ok=True)
-        (tmp_path / "clock" / "cycle.py").write_text(text)
-        monkeypatch.setattr(identity, "_ROOT", tmp_path)
-        identity._about_here.cache_clear()
-        found.add(identity._about_here())
-    identity._about_here.cache_clear()
-    assert len(found) == 2
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of the clock, in a place of its own, as if this process had imported it from there."""
+    for package in ("clock", "weighting"):
+        (tmp_path / package).mkdir()
+    path = tmp_path / "clock" / "cycle.py"
+    path.write_text("a = 1")
+    monkeypatch.setattr(identity, "_ROOT", tmp_path)
+    monkeypatch.setattr(identity, "_SOURCE", identity._source(tmp_path))
+    return path
+
+
+def test_the_source_of_the_clock_counts(source: Path) -> None:
+    before = identity._source(identity._ROOT)
+    assert before is not None
+    source.write_text("a = 2")
+    after = identity._source(identity._ROOT)
+    assert after is not None
+    assert before.digest != after.digest
+
+
+def test_the_source_that_counts_is_what_was_imported(source: Path) -> None:
+    before = digest(rules.WaitForSome(2), FIXED)
+    assert identity.source_is_the_same()
+    source.write_text("a = 22")
+    assert digest(rules.WaitForSome(2), FIXED) == before
+    assert not identity.source_is_the_same()
+
+
+def test_the_source_is_read_at_import() -> None:
+    code = (
+        "import sys; from pathlib import Path; whole, read = Path.read_bytes, []\n"
+        "Path.read_bytes = lambda self: read.append(self.name) or whole(self)\n"
+        "import fedtempo.clock.identity; print('cycle.py' in read)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
+def test_without_source_there_is_no_key(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.unlink()
+    assert identity._source(identity._ROOT) is None
+    assert not identity.source_is_the_same()
+    monkeypatch.setattr(identity, "_SOURCE", None)
+    assert key_of(ClockConfig.of(rules.WaitForSome(2), FIXED), "test") is None
+    assert not identity.source_is_the_same()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "patch"),
+    [
+        (rules.WaitForSome, "chunks", lambda self, config: rules.WaitForAll().chunks(config)),
+        (rules.WaitForSome, "chunks", rules.WaitForAll.chunks),
+        (rules.WaitForSome, "phase", lambda self, state: 0),
+        (WaitingRule, "phase", lambda self, state: 0),
+        (ft.FixedTimes, "mean_time", property(lambda self: None)),
+        (ClientTimes, "more", lambda self: 0),
+    ],
+)
+def test_a_class_that_was_patched_has_no_key(
+    kind: type, name: str, patch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, name, patch, raising=False)
+    assert key_of(ClockConfig.of(rules.WaitForSome(2), FIXED), "test") is None
+    assert own(Half()) is None or kind is rules.WaitForSome
+
+
+def test_constants_of_a_class_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest(rules.WaitForSome(2), FIXED)
+    monkeypatch.setattr(rules.WaitForSome, "constant_phase", not rules.WaitForSome.constant_phase)
+    assert digest(rules.WaitForSome(2), FIXED) != before
 
 
 def test_a_key_is_the_same_in_another_process_and_after_use() -> None:
@@ -285,3 +351,131 @@ def test_what_can_change_has_no_key() -> None:
     changed = Half()
     object.__setattr__(changed, "secret", 3)
     assert own(changed) is None
+
+
+# -- what a rule's code can read; each of these is what `decide` asks for
+
+
+def decided_by(asked: Callable[..., Any]) -> WaitingRule:
+    @dataclass(frozen=True)
+    class Asking(WaitingRule):
+        def decide(self, state: State, event: Event, view: View) -> tuple[State, Action]:
+            return asked(view), None
+
+    return Asking()
+
+
+def imports(view: View) -> Any:
+    from clock.settings import K  # type: ignore[import-not-found]
+
+    return K
+
+
+def imports_inside(view: View) -> Any:
+    return [__import__("os") for _ in view.clients]
+
+
+def stores(view: View) -> Any:
+    global HALF
+    HALF = len(view.clients)
+
+
+@functools.wraps(os.getcwd)
+def wraps_the_library() -> Any:
+    return HALF
+
+
+class Spoofed:
+    needed = 1
+
+
+Spoofed.__module__ = "math"
+
+
+class Kind(type):
+    def __eq__(cls, other: object) -> bool:
+        return True
+
+    def __hash__(cls) -> int:
+        return 0
+
+
+class Made(metaclass=Kind):
+    needed = 1
+
+
+HIDDEN = np.ma.masked_array([1, 2], mask=[True, False])
+NOT_KNOWN = {
+    "import": imports,
+    "__import__": imports_inside,
+    "global": stores,
+    "environment": lambda view: int(os.environ["KK"]),
+    "interpreter": lambda view: sys.flags,
+    "numpy.random": lambda view: np.random.default_rng().random(),
+    "numpy of math of ours": lambda view: ft.clock.times.np.random,  # type: ignore[attr-defined]
+    "module in a module": lambda view: functools.sys,  # type: ignore[attr-defined]
+    "file of numbers": lambda view: np.loadtxt("settings"),
+    "memory as it is": lambda view: np.empty(3),
+    "open": lambda view: open("settings"),  # noqa: SIM115
+    "eval": lambda view: eval("HALF"),
+    "globals": lambda view: globals()["HALF"],
+    "by way of a function": lambda view: decide.__globals__["HALF"],
+    "getattr of a module": lambda view: getattr(np, "ran" + "dom"),
+    "masked": lambda view: HIDDEN,
+    "a kind of class": lambda view: Made.needed,
+}
+
+
+@pytest.mark.parametrize("asked", NOT_KNOWN.values(), ids=NOT_KNOWN.keys())
+def test_code_that_may_read_anything_has_no_key(asked: Callable[..., Any]) -> None:
+    assert own(decided_by(asked)) is None
+
+
+def test_pure_code_has_a_key() -> None:
+    for asked in (
+        lambda view: math.ceil(F(len(view.clients), HALF)),
+        lambda view: np.linalg.norm(np.sort(np.arange(len(view.clients)))) + np.pi,
+        lambda view: functools.reduce(max, sorted(view.clients), 0),
+        lambda view: ft.rules.Close(()),
+        lambda view: wraps_the_library(),
+    ):
+        assert own(decided_by(asked)) is not None
+        assert own(decided_by(asked)).here
+
+
+def test_a_function_is_what_it_is_and_not_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for asked, name in ((wraps_the_library, "HALF"), (lambda view: Spoofed.needed, None)):
+        rule = decided_by(asked)
+        before = own(rule)
+        assert before is not None
+        assert own(rule) == before
+        monkeypatch.setitem(globals(), name, 7) if name else monkeypatch.setattr(Spoofed, "needed", 7)
+        assert own(rule) != before
+
+
+def test_what_is_put_into_a_pure_module_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math, "NEEDED", 2, raising=False)
+    monkeypatch.setattr(builtins, "WANTED", 2, raising=False)
+    of_math = decided_by(lambda view: math.NEEDED)  # type: ignore[attr-defined]
+    of_python = decided_by(lambda view: WANTED)  # type: ignore[name-defined]  # noqa: F821
+    before = own(of_math)
+    assert before is not None
+    assert own(of_python) is None
+    monkeypatch.setattr(math, "NEEDED", 3)
+    assert own(of_math) != before
+
+
+def test_whatever_goes_wrong_means_no_key() -> None:
+    def with_a_cell_that_is_not_filled() -> Callable[..., Any]:
+        def asked(view: View) -> Any:
+            return later
+
+        if HALF == 0:
+            later = 1
+        return asked
+
+    nested: list[Any] = []
+    nested.append(nested)
+    assert own(decided_by(with_a_cell_that_is_not_filled())) is None
+    assert own(decided_by(lambda view, held=nested: held)) is None
+    assert own(decided_by(lambda view: "\ud800")) is None

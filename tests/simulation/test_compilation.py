@@ -97,6 +97,36 @@ def test_what_calls_python_is_not_kept() -> None:
     assert len(kept) == 0
 
 
+HOISTED = """
+import jax, jax.numpy as jnp
+from fedtempo.simulation.compilation import Programs
+kept, x = Programs(), jnp.zeros(20)
+print([float(kept.compiled(lambda x, c=jnp.full(20, v): x + c, x)(x)[0]) for v in (1.0, 3.0)], len(kept))
+"""
+
+
+def test_arrays_that_are_not_in_the_text_count() -> None:
+    environment = os.environ | {"JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": "1"}
+    done = subprocess.run([sys.executable, "-c", HOISTED], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "[1.0, 3.0] 0"
+
+
+SEVERAL = """
+import jax, jax.numpy as jnp
+from fedtempo.simulation.compilation import Programs
+kept = Programs()
+for device in jax.devices() * 2:
+    x = jax.device_put(jnp.zeros(20), device)
+    print(kept.compiled(lambda x: x + 1, x)(x).devices() == {device}, len(kept))
+"""
+
+
+def test_where_arguments_lie_counts() -> None:
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", SEVERAL], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:4] == ["True 1", "True 2", "True 2", "True 2"]
+
+
 def test_old_problems_go_and_programs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     PROGRAMS.clear()
     monkeypatch.setattr(PROGRAMS, "_most", 4)

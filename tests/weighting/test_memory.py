@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
@@ -176,6 +177,39 @@ def test_damage_is_no_harm(folder: Path, runs: list[object]) -> None:
     assert same(of(BUFF, TRACE).observation, first)
 
 
+@pytest.mark.parametrize("error", [NotImplementedError, RuntimeError, zlib.error, MemoryError, RecursionError])
+def test_whatever_a_damaged_file_leads_to(
+    error: type[Exception], folder: Path, runs: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    first = of(BUFF, TRACE).observation
+    for k, where in enumerate(("numpy.load", "json.loads"), 2):
+        memory.forget_all()
+        with monkeypatch.context() as patch:
+            patch.setattr(where, fails)
+            assert same(of(BUFF, TRACE).observation, first)
+        assert len(runs) == k
+
+
+def test_a_process_whose_source_was_edited_leaves_the_disk_alone(
+    folder: Path, runs: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "source_is_the_same", lambda: False)
+    first = of(BUFF, TRACE).observation
+    assert same(of(BUFF, TRACE).observation, first)
+    assert len(runs) == 1
+    assert not folder.exists()
+    monkeypatch.setattr(memory, "source_is_the_same", lambda: True)
+    memory.forget_all()
+    of(BUFF, TRACE).observation  # noqa: B018
+    monkeypatch.setattr(memory, "source_is_the_same", lambda: False)
+    memory.forget_all()
+    of(BUFF, TRACE).observation  # noqa: B018
+    assert len(runs) == 3
+
+
 def test_a_pickle_is_not_read(folder: Path, runs: list[object]) -> None:
     first = of(BUFF, TRACE).observation
     [path] = folder.iterdir()
@@ -214,6 +248,18 @@ def test_what_was_not_used_for_longest_goes(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(cache, "MAX_BYTES", 3 * size)
     cache.write_result("e", {"x": np.zeros(1000)})
     assert sorted(path.stem for path in folder.iterdir()) == ["a", "d", "e"]
+
+
+def test_what_is_not_ours_stays_and_is_not_in_the_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.write_result("a", {"x": np.zeros(1000)})
+    (folder / "below").mkdir()
+    (folder / "notes.txt").write_text("mine")
+    (folder / ".a.npz.half").write_bytes(bytes(3000))  # of a process that was killed
+    for k, name in enumerate(("below", "notes.txt", ".a.npz.half", "a.npz")):
+        os.utime(folder / name, (k, k))
+    monkeypatch.setattr(cache, "MAX_BYTES", 9000)
+    cache.write_result("b", {"x": np.zeros(1000)})
+    assert sorted(path.name for path in folder.iterdir()) == ["b.npz", "below", "notes.txt"]
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,9 +70,9 @@ class Programs:
 
         lowered = jax.jit(function, donate_argnums=donate).lower(*args)
         text = lowered.as_text()
-        if "callback" in text:  # calls Python, which the text does not show
+        if "callback" in text or _leaves_constants_out(text):  # calls Python or reads arrays that are not in the text
             return lowered.compile()
-        key = _key(text, lowered)
+        key = _key(text, lowered, args)
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
@@ -94,12 +94,31 @@ PROGRAMS = Programs()
 """Of all studies of this process."""
 
 
-def _key(text: str, lowered: Any) -> bytes:
-    """Of the text, of what goes in and comes out, and of JAX's settings."""
+def _leaves_constants_out(text: str) -> bool:
+    """Whether arrays that a function holds are handed to the program when it runs, in place of lying in its text."""
+    import jax
+
+    settings: dict[str, Any] = jax.config.values
+    return bool(settings.get("jax_use_simplified_jaxpr_constants")) or "jax.const" in text
+
+
+def _key(text: str, lowered: Any, args: tuple[Any, ...]) -> bytes:
+    """Of the text, of what goes in, where it lies and what comes out, and of JAX's settings."""
     import jax
 
     config: Any = jax.config
     settings = sorted((name, repr(value)) for name, value in config.values.items())
     device = (jax.default_backend(), repr(config.jax_default_device), os.environ.get("XLA_FLAGS"))
-    about = f"{lowered.args_info}\0{lowered.in_tree}\0{lowered.out_info}\0{lowered.out_tree}\0{device}\0{settings}\0"
+    places = [_place(part) for part in jax.tree_util.tree_leaves(args)]
+    about = f"{lowered.args_info}\0{lowered.in_tree}\0{lowered.out_info}\0{lowered.out_tree}\0"
+    about += f"{device}\0{places}\0{settings}\0"
     return hashlib.blake2b(about.encode() + text.encode(), digest_size=32).digest()
+
+
+def _place(part: Any) -> str:
+    """The devices that an argument lies on, and how it is spread over them; of what is not on any yet, nothing."""
+    sharding = getattr(part, "sharding", None)
+    if sharding is None:
+        return ""
+    devices = sorted((device.platform, device.id) for device in sharding.device_set)
+    return f"{sharding!r} {devices} {getattr(part, 'committed', None)}"

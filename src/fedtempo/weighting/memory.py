@@ -23,7 +23,7 @@ from fedtempo.cache import read_result, write_result
 from fedtempo.clock import cycle
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.cycle import Cycle, Observation
-from fedtempo.clock.identity import Key, key_of
+from fedtempo.clock.identity import Key, key_of, source_is_the_same
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,8 @@ def remembered(config: ClockConfig, what: str, compute: Callable[[], T], *more: 
     if key is None:
         return compute()
     kept = _results.get(key)
-    if kept is None and not key.here:
+    others = kept is None and not key.here and source_is_the_same()  # whether others may read it, and we theirs
+    if others:
         kept = _read(key)
     if kept is not None:
         found: T = unpacked(kept)
@@ -114,7 +115,7 @@ def remembered(config: ClockConfig, what: str, compute: Callable[[], T], *more: 
     packed = pack(found)
     if packed is not None and packed.size <= LARGEST:
         _results.put(key, packed)
-        if not key.here and time.perf_counter() - begin > WORTH_SECONDS:
+        if others and time.perf_counter() - begin > WORTH_SECONDS:
             write_result(key.digest, _arrays(key, packed))
     return found
 
@@ -135,7 +136,7 @@ def _read(key: Key) -> Packed | None:
             return None
         packed = Packed(str(head["value"]), tuple(found[str(k)] for k in range(len(found) - 1)))
         unpacked(packed)
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError):
+    except Exception:  # whatever a damaged file leads to
         log.info("a result that was kept cannot be read; it is worked out again")
         return None
     return packed
