@@ -380,8 +380,8 @@ def stores(view: View) -> Any:
     HALF = len(view.clients)
 
 
-@functools.wraps(os.getcwd)
-def wraps_the_library() -> Any:
+@functools.wraps(math.sqrt)
+def wraps_the_library(view: Any = None) -> Any:
     return HALF
 
 
