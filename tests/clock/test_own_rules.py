@@ -225,7 +225,7 @@ def test_a_timeline_has_no_single_rounds() -> None:
 
 def test_a_wrong_kind_of_argument_is_named() -> None:
     for scheme, times in (("fedavg", TIMES), (ft.FedAvg, TIMES), (ft.FedAvg(), [1, 2])):
-        with pytest.raises(ft.InputError, match="needs a scheme and client times"):
+        with pytest.raises(ft.InputError, match="give a scheme and client times"):
             ft.timeline(scheme, times, rounds=3)
     with pytest.raises(ft.InputError, match="is a string"):
         ft.FixedTimes("12")

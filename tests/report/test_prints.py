@@ -368,7 +368,7 @@ def test_a_timeline_as_a_table() -> None:
         for r in line[2:].rounds
         for client, base, draws in zip(r.participants, r.base_versions, r.draws, strict=True)
     ]
-    columns = ["round", "start", "end", "client", "base_version", "delay", "draws"]
+    columns = ["round", "round_start", "round_end", "client", "base_version", "delay", "draws"]
     assert list(made[columns].itertuples(index=False, name=None)) == listed
     assert made["job"].tolist() == line[2:].job.tolist()
     assert len(line[:0].table()) == 0
