@@ -322,6 +322,7 @@ class _Digest:
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
         for part in (function.__defaults__, function.__kwdefaults__, cells):
             self.add(part)
+        builtin: dict[str, Any] = getattr(function, "__builtins__")  # noqa: B009, not known to type checkers
         for name in sorted(set(_names(function.__code__))):
             self._names.add(name)
             if name.startswith("__") and name.endswith("__") and name not in _DUNDERS:
@@ -329,7 +330,7 @@ class _Digest:
             if name in function.__globals__:
                 self._write("global", name)
                 self.add(function.__globals__[name])
-            elif name in function.__builtins__ and function.__builtins__[name] is not _BUILTINS.get(name):
+            elif name in builtin and builtin[name] is not _BUILTINS.get(name):
                 raise NotKnown(name)
 
     def _instructions(self, code: CodeType) -> None:
