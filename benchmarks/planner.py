@@ -2,38 +2,27 @@
 
     python benchmarks/planner.py [--grid benchmarks/planner_grid.npz] [--markdown docs/planner_table.md]
 
-For each setting (planner_settings.py) the planner chooses among the schemes and rates of the grid; the grid
-(planner_grid.py, joined by --join FOLDER) says what each cell's loss really is: the mean over seeds of the last tenth
+For each setting of the group "penalty" (planner_settings.py) the planner chooses among the schemes and rates of the
+grid; the grid, trained at the paper's step, says what each cell's loss really is: the mean over seeds of the last tenth
 of the time, above the smallest possible loss. A ratio is the choice's excess over the best cell's; "of FedAvg" over
-that of FedAvg at its best rate.
+that of FedAvg at its best rate. planner_grid.py trains the cells of all groups, at the stable step.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import fedtempo as ft
-from planner_settings import COUNT, RATES, SEED, candidates, setting
+from planner_settings import COUNT, RATES, setting
 
 FIRST = 8
 """Seeds of every cell."""
 GRID = Path(__file__).with_name("planner_grid.npz")
-
-
-def join(folder: Path, seed: int, path: Path) -> None:
-    """The grid's small files as one."""
-    found: dict[str, Any] = {}
-    for k in range(COUNT):
-        with np.load(folder / f"{seed}-{k}.npz") as one:
-            found |= {f"{k}/loss": one["loss"].astype(np.float32), f"{k}/best": one["best"], f"{k}/said": one["said"]}
-            found[f"{k}/schemes"] = one["schemes"]
-    np.savez_compressed(path, **found)
 
 
 def _spread(values: Any) -> Any:
@@ -44,21 +33,20 @@ def _spread(values: Any) -> Any:
     return np.sqrt((np.where(there, values - mean[..., None], 0.0) ** 2).sum(axis=-1) / (count - 1))
 
 
-def judged(k: int, grid: Any, seed: int, pilot_seed: int) -> dict[str, Any]:
+def judged(k: int, grid: Any, pilot_seed: int) -> dict[str, Any]:
     """What the planner chooses in one setting, and what the grid says of it."""
-    s = setting(k, seed)
+    s = setting("penalty", k)
     excess = grid[f"{k}/loss"].astype(np.float64) - float(grid[f"{k}/best"])
     first = np.isfinite(excess[..., :FIRST]).all(axis=-1)  # further seeds are run near the best rates alone
     mean = np.where(first, np.nanmean(np.where(first[..., None], excess, 0.0), axis=-1), np.inf)
     error = _spread(np.where(first[..., None], excess, 0.0)) / np.sqrt(np.isfinite(excess).sum(axis=-1).clip(1))
-    slowest = Fraction(round(100 * float(s.times.mean_time.max())), 100)
     begin = time.perf_counter()
     made = ft.recommend(
         s.problem,
         s.times,
         until=s.until,
         local=ft.LocalSGD(steps=s.local_steps, batch_size=s.batch_size),
-        schemes=candidates(s.problem.num_clients, slowest),
+        schemes=s.schemes,
         rates=RATES,
         step="paper",  # as the grid was trained
         seed=pilot_seed,
@@ -93,18 +81,14 @@ def judged(k: int, grid: Any, seed: int, pilot_seed: int) -> dict[str, Any]:
 def main() -> None:
     ask = argparse.ArgumentParser()
     ask.add_argument("--grid", type=Path, default=GRID)
-    ask.add_argument("--seed", type=int, default=SEED)
     ask.add_argument("--pilot-seed", type=int, default=0)
     ask.add_argument("--only", default=",".join(map(str, range(COUNT))))
-    ask.add_argument("--join", type=Path)
     ask.add_argument("--markdown", type=Path)
     asked = ask.parse_args()
-    if asked.join is not None:
-        join(asked.join, asked.seed, asked.grid)
     rows = []
     with np.load(asked.grid) as grid:
         for k in map(int, asked.only.split(",")):
-            one = judged(k, grid, asked.seed, asked.pilot_seed)
+            one = judged(k, grid, asked.pilot_seed)
             rows.append(one)
             print(
                 f"{k:2} {one['choice']:22} {one['measured']:.4g}  best {one['best']:22} {one['best_excess']:.4g}  "
