@@ -301,6 +301,17 @@ def test_pictures_in_a_part_do_not_keep_a_study_from_being_replaced(tmp_path) ->
     assert run(**given, overwrite=True, seeds=[7]).finished
 
 
+def test_metrics_of_ones_own_are_in_the_table() -> None:
+    rows = np.arange(8, dtype=np.float32)
+    error = {"mae": lambda p, x: abs(p - x).mean()}
+    problem = ft.Problem(
+        lambda key: np.float32(0), lambda p, x: ((p - x) ** 2).mean(), [rows] * 4, test=rows, metrics=error
+    )
+    found = run(TIMES, problem, lr=0.05, schemes=[ft.FedAvg()])
+    assert "mae: on test data" in str(found)
+    assert found.table()["mae"].item() == pytest.approx(found.final("test_mae").mean().item())
+
+
 def test_what_best_chose_is_shown_and_nothing_is_not_selected(whole) -> None:
     part = whole
     assert part.best().table()["local_lr"].tolist() == part.table()["local_lr"].tolist()

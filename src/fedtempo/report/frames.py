@@ -127,7 +127,7 @@ def summary_frame(summary: Summary) -> pd.DataFrame:
     for row in summary.rows:
         numbers = asdict(row)
         head = {name: numbers.pop(name) for name in ("scheme", "weights")}
-        rows.append({**head, **numbers.pop("chosen"), **numbers})
+        rows.append({**head, **numbers.pop("chosen"), **numbers.pop("metrics"), **numbers})
     return pd.DataFrame(rows)
 
 

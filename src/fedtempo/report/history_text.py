@@ -320,6 +320,7 @@ def summary_grid(summary: Summary, where: str = "") -> Grid:
         "loss": ["diverged" if _gone(summary.history, r) else _pm(r) for r in summary.rows],
         "spread": [cell(r.loss_over_clients, ".3g") for r in summary.rows],
         "test": [cell(r.accuracy, ".1%") for r in summary.rows],
+        **{name: [cell(r.metrics[name], ".4g") for r in summary.rows] for name in _own_metrics(summary)},
         f"to {level}": [cell(r.time_to_target, ".4g") for r in summary.rows],
         "rounds": [cell(r.rounds, ".0f") for r in summary.rows],
         "updates": [cell(r.updates, ".0f") for r in summary.rows],
@@ -340,6 +341,10 @@ def summary_grid(summary: Summary, where: str = "") -> Grid:
     return replace(made, spare=tuple(name for name in _SPARE if name in shown))
 
 
+def _own_metrics(summary: Summary) -> list[str]:
+    return list(summary.rows[0].metrics) if summary.rows else []
+
+
 def legend(history: History, summary: Summary) -> str:
     """What the columns mean."""
     seeds = history.dataset.sizes["seed"]
@@ -351,6 +356,8 @@ def legend(history: History, summary: Summary) -> str:
         parts.append("spread: its deviation over clients")
     if any(not math.isnan(r.accuracy) for r in summary.rows):
         parts.append("test: accuracy on test data")
+    if own := _own_metrics(summary):
+        parts.append(f"{', '.join(own)}: on test data")
     if any(not math.isnan(r.time_to_target) for r in summary.rows):
         when = "when the mean over seeds comes to that loss" if seeds > 1 else "time to that loss"
         parts.append(f"to {short(summary.target)}: {when}, the target ({summary.target_rule})")

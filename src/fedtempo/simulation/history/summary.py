@@ -24,6 +24,8 @@ OWN = "its own"
 """What stands for the weights of a scheme that brings them."""
 FAIR = "time-based"
 REFERENCE = "FedAvg"
+TEST = "test_"
+"""How measures on test data begin."""
 _WAY = 0.95
 
 
@@ -48,6 +50,8 @@ class Row:
     reached: float
     diverged: int
     runs: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Final values of measures of one's own on test data, by name."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +87,8 @@ class Summary(Shown):
 
 def summarise(history: History, *, target: float | None = None) -> Summary:
     """Every scheme and weight rule at its best hyper-parameters, held to one target."""
-    best = history.only("loss_deviation", "surrogate_loss", "test_accuracy", "rounds", "updates").best("loss")
+    measures = ("loss_deviation", "surrogate_loss", "test_accuracy", "rounds", "updates", *_own_metrics(history))
+    best = history.only(*measures).best("loss")
     level, rule = (float(target), "as given") if target is not None else _target(best)
     own = json.loads(history.dataset.attrs.get("own_weights", "{}"))
     rules = best.dataset["weights"].values.tolist()
@@ -95,6 +100,11 @@ def summarise(history: History, *, target: float | None = None) -> Summary:
     fair = {row.scheme: row for row in rows if row.weights == FAIR}
     priced = tuple(replace(row, bias_cost=_cost(row, fair.get(row.scheme))) for row in rows)
     return Summary(priced, level, rule, _chosen(history, best), history)
+
+
+def _own_metrics(history: History) -> list[str]:
+    """Measures on test data beside loss and accuracy."""
+    return [name for name in history.measures if name.startswith(TEST) and name not in ("test_loss", "test_accuracy")]
 
 
 def _chosen(history: History, best: History) -> tuple[str, ...]:
@@ -141,6 +151,7 @@ def _row(history: History, best: History, level: float, scheme: str, weights: st
         reached=until,
         diverged=int(runs.sum()),
         runs=int(runs.size),
+        metrics={name.removeprefix(TEST): ends(name)[0] for name in _own_metrics(best)},
     )
 
 
