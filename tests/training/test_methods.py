@@ -245,6 +245,7 @@ def joining(scheme):
         (lambda: ft.FedProx(0), "FedProx: 0 is not allowed"),
         (lambda: ft.FedAdam(b1=1), "b1=1 is not allowed"),
         (lambda: ft.SlowMo(-0.1), "momentum=-0.1 is not allowed"),
+        (lambda: ft.LocalSGD(momentum=[0.5, 2]), "is not below 1, so steps would grow"),
         (lambda: ft.FedAvg().using(compensate="time"), "use weights, rate or work"),
         (lambda: ft.FedAvg().using(compensate="rate", client_steps=(1, 2, 3)), "leave out weights, client_steps"),
         (lambda: ft.FedAvg().using(client_steps=(1, 0, 2)), "whole numbers of at least 1"),

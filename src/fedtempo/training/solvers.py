@@ -211,6 +211,10 @@ class LocalSGD(LocalOptax):
 
     def __post_init__(self) -> None:
         if self.momentum is not None:
+            if max(numbers("momentum", self.momentum, reaches=True).values, default=0) >= 1:  # type: ignore[operator, type-var]
+                raise InputError(
+                    f"momentum: {self.momentum} is not below 1, so steps would grow; give a number such as 0.9"
+                )
             object.__setattr__(self, "options", {**self.options, "momentum": self.momentum})
         super().__post_init__()
 
