@@ -34,11 +34,13 @@ from fedtempo.report.style import (
     colours,
     dashes,
     ending_of,
+    finished,
     floor_of,
     head,
     label_ends,
     legend_below,
     new_figure,
+    note_above,
     save_figure,
     scale,
     theme_of,
@@ -85,9 +87,7 @@ def measure_figure(
             figure = _settings_figure(best, measure, over, theme)
         else:
             figure = _one_panel(best, measure, over, theme)
-    if path is not None:
-        save_figure(figure, path, example=_EXAMPLE)
-    return figure
+    return finished(figure, path, example=_EXAMPLE)
 
 
 def study_figure(history: History, *, target: float | None = None, style: str = "light") -> Figure:
@@ -108,7 +108,7 @@ def study_figure(history: History, *, target: float | None = None, style: str = 
 def _say(figure: Figure, said: str) -> None:
     """A line above the panels, in small letters; two where it is long."""
     letters = int(figure.get_figwidth() * 72 / (0.56 * 8.5))
-    figure.suptitle(textwrap.fill(said, letters), x=0.008, ha="left", fontsize=8.5)
+    note_above(figure, textwrap.fill(said, letters))
 
 
 def save_study(history: History, *paths: Path, target: float | None = None, style: str = "light") -> None:

@@ -25,10 +25,11 @@ from fedtempo.report.style import (
     bare,
     colours,
     ending_of,
+    finished,
     head,
     legend_below,
     new_figure,
-    save_figure,
+    note_above,
     scale,
     theme_of,
 )
@@ -59,15 +60,8 @@ def plan_figure(plan: Plan, *, path: Path | None = None, style: str = "light") -
         bias.axhline(1.0, color=theme.ink, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
         legend_below(figure, [_handle(label, colour) for label, colour in ink.items()])
         sizes = f"{counted(len(plan.schemes), 'scheme')}, {counted(plan.times.num_clients, 'client')}"
-        figure.suptitle(
-            f"{sizes}, {plan.weight_rule.label} weights",
-            x=0.008,
-            ha="left",
-            fontsize=8.5,
-        )
-    if path is not None:
-        save_figure(figure, path, example=_EXAMPLE)
-    return figure
+        note_above(figure, f"{sizes}, {plan.weight_rule.label} weights")
+    return finished(figure, path, example=_EXAMPLE)
 
 
 def _handle(label: str, colour: str) -> Artist:

@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from fedtempo.planning.recommend import Choice, Recommendation
-from fedtempo.report.style import Theme, bare, colours, ending_of, head, legend_below, new_figure, save_figure, theme_of
+from fedtempo.report.style import Theme, bare, colours, ending_of, finished, head, legend_below, new_figure, theme_of
 from fedtempo.schemes.named import FedFix
 
 _EXAMPLE = "plan.svg"
@@ -47,9 +47,7 @@ def recommendation_figure(made: Recommendation, *, path: Path | None = None, sty
         _mark_best(upper, made, places, theme)
         _finish(upper, lower, made, theme)
         legend_below(figure, _handles(families, ink, theme))
-    if path is not None:
-        save_figure(figure, path, example=_EXAMPLE)
-    return figure
+    return finished(figure, path, example=_EXAMPLE)
 
 
 def save_recommendation(made: Recommendation, path: Path, *, style: str = "light") -> None:

@@ -155,6 +155,18 @@ def save_figure(figure: Figure, path: Path, *, example: str) -> None:
         write_whole(path, lambda file: figure.savefig(file, format=ending, dpi=160, metadata=metadata))
 
 
+def finished(figure: Figure, path: Path | None, *, example: str) -> Figure:
+    """The figure; with `path` it is also written."""
+    if path is not None:
+        save_figure(figure, path, example=example)
+    return figure
+
+
+def note_above(figure: Figure, words: str) -> None:
+    """A small line above all axes."""
+    figure.suptitle(words, x=0.008, ha="left", fontsize=8.5)
+
+
 # -- how schemes and weight rules look
 
 

@@ -13,7 +13,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedtempo.clock.times import Floats
-from fedtempo.report.style import Theme, bare, ending_of, head, legend_below, new_figure, save_figure, scale, theme_of
+from fedtempo.report.style import (
+    Theme,
+    bare,
+    ending_of,
+    finished,
+    head,
+    legend_below,
+    new_figure,
+    note_above,
+    scale,
+    theme_of,
+)
 from fedtempo.report.theory_tables import TERMS, TOTALS
 from fedtempo.theory.bounds import Bound
 from fedtempo.theory.tables import Quantities
@@ -47,15 +58,10 @@ def quantities_figure(found: Quantities, *, path: Path | None = None, style: str
         )
         delay = "unbounded" if q.max_delay is None else str(q.max_delay)
         numbers = f"α = {q.co_participation:.3g}, β = {q.weight_spread:.3g}, τ = {delay}"
-        figure.suptitle(
-            f"{q.num_clients} clients, N = {q.num_rounds}, {numbers}, χ² = {found.by_type.chi_squared_run:.3g}",
-            x=0.008,
-            ha="left",
-            fontsize=8.5,
+        note_above(
+            figure, f"{q.num_clients} clients, N = {q.num_rounds}, {numbers}, χ² = {found.by_type.chi_squared_run:.3g}"
         )
-    if path is not None:
-        save_figure(figure, path, example=_EXAMPLE)
-    return figure
+    return finished(figure, path, example=_EXAMPLE)
 
 
 def _clients(axes: Axes, found: Quantities, lines: list[tuple[str, Floats]], theme: Theme) -> None:
@@ -93,15 +99,10 @@ def bound_figure(found: Bound, *, path: Path | None = None, style: str = "light"
         _bars(axes, {**terms, **sums}, len(terms), theme)
         head(axes, "What the theory promises, term by term")
         steps = found.steps
-        figure.suptitle(
-            f"N = {found.expected.num_rounds} rounds, local lr {steps.local_lr:g}, K = {steps.local_steps}",
-            x=0.008,
-            ha="left",
-            fontsize=8.5,
+        note_above(
+            figure, f"N = {found.expected.num_rounds} rounds, local lr {steps.local_lr:g}, K = {steps.local_steps}"
         )
-    if path is not None:
-        save_figure(figure, path, example=_EXAMPLE)
-    return figure
+    return finished(figure, path, example=_EXAMPLE)
 
 
 def _bars(axes: Axes, values: dict[str, float | None], terms: int, theme: Theme) -> None:

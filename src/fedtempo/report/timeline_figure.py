@@ -32,7 +32,7 @@ from fedtempo.clock.ticks import in_ticks
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
-from fedtempo.report.style import LIGHT, Theme, ending_of, mixed, new_figure, save_figure, theme_of
+from fedtempo.report.style import LIGHT, Theme, ending_of, finished, mixed, new_figure, save_figure, theme_of
 
 SERVER = -1.1
 """Where the server's lane is; client i's is at i."""
@@ -337,9 +337,7 @@ def plot_timeline(line: Timeline, *, path: Path | None = None, style: str = "lig
         title=title_of(origin.label, line.num_clients, line),
         style=style,
     )
-    if path is not None:
-        save_figure(figure, path, example=_EXAMPLE)
-    return figure
+    return finished(figure, path, example=_EXAMPLE)
 
 
 def most_updates(clients: int) -> int:
