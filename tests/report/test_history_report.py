@@ -392,6 +392,14 @@ def test_who_touches_the_target_and_ends_higher_is_not_praised() -> None:
     assert told(dataset).splitlines()[-1].startswith("At FedAvg's own learning rate (1): change FedAvg to Other")
 
 
+def test_who_is_sooner_within_the_deviation_over_seeds_is_not_said_to_be_later() -> None:
+    dataset = at_rates(best=(1, 1), speed=(32, 30))
+    times = dataset["time"].values
+    for seed in range(dataset.sizes["seed"]):
+        dataset["loss"].values[0, 0, 1, seed] = np.maximum(2.0 - 1.5 * times / (20 + 12 * seed), 0.5)
+    assert told(dataset).splitlines()[-1].endswith("sooner than FedAvg by more than the deviation over seeds.")
+
+
 def test_what_a_search_has_cost_is_said() -> None:
     dataset = at_rates(best=(1, 1), speed=(32, 8)).assign_attrs(rate_search=json.dumps({"ended": "inside"}))
     total = 3 * float(dataset["updates"].isel(time=-1).sum())
