@@ -54,6 +54,15 @@ def plan(
             rich_help_panel="Schemes",
         ),
     ] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            "--noise",
+            help="σ²/ε, at which guarantees are compared with the lower bound; else from 0 to infinity.",
+            show_default=False,
+            rich_help_panel="Schemes",
+        ),
+    ] = None,
     problem: Annotated[str | None, o.problem_option()] = None,
     partition: o.Partition = None,
     settings: o.Settings = None,
@@ -102,6 +111,8 @@ def plan(
     if problem is not None:
         if until is None:
             raise InputError("--until: how long is the training to take? Give the virtual time, as --until 200")
+        if noise is not None:
+            raise InputError("--noise: it belongs to a plan without a problem; leave it out, or leave out --problem")
         if importance is not None:
             raise InputError("--importance: the problem has its own; leave it out, or use --set importance=rows")
         local = o.local_table(lr=lr, steps=steps, batch_size=batch_size, server_lr=server_lr)
@@ -142,7 +153,13 @@ def plan(
     chosen = o.read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
     log.info("planning for %s", known)
     compared = compare(
-        known, chosen, importance=o.read_importance(importance), weights=rule, seed=seed, step=step or "stable"
+        known,
+        chosen,
+        importance=o.read_importance(importance),
+        weights=rule,
+        seed=seed,
+        step=step or "stable",
+        noise=noise,
     )
     if as_json:
         typer.echo(json.dumps(compared.to_dict(), allow_nan=False))

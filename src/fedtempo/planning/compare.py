@@ -7,14 +7,16 @@ For each scheme its pace, staleness, windows and weights, and what identical wei
 
 The last holds whatever the times: between two contributions of a client lie exactly (delay + 1) rounds. Of clients that
 come, go and fail, idle and delay are measured along a run of the clock, and beside them are those of the same clients
-always there: the difference is what their absences cost.
+always there: the difference is what their absences cost. Schemes with a worst-case guarantee are held against the least
+that any method can guarantee (theory/optimality.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +30,9 @@ from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
 from fedtempo.display import Shown, frame_of, one_line
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
+from fedtempo.schemes.options import SchemeOptions
 from fedtempo.schemes.timelines import weights_of
+from fedtempo.theory.optimality import OverOptimal, asynchronous_over_optimal, synchronous_over_optimal
 from fedtempo.weighting.long_run import LongRun
 from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
@@ -103,6 +107,8 @@ class SchemePlan(Shown):
     remarks: tuple[str, ...]
     costs: Costs | None = None
     """What it costs that clients come, go and fail; None if they are always there."""
+    over_optimal: OverOptimal | None = None
+    """Worst-case guarantee over the lower bound; None without a guarantee."""
 
     @property
     def rounds_per_time(self) -> float:
@@ -155,6 +161,18 @@ class SchemePlan(Shown):
             return None
         return self.step * float(self.expected_weights.sum()) * self.run.rounds_per_time
 
+    @property
+    def ratios(self) -> dict[str, float | None]:
+        """`over_optimal` by the names of the JSON document: those at a given noise are None if none is given."""
+        known = self.over_optimal
+        found: dict[str, float | None] = {}
+        for kind in ("heterogeneous", "homogeneous"):
+            name = "over_optimal" if kind == "heterogeneous" else f"{kind}_over_optimal"
+            found[name] = None if known is None or known.at_noise is None else getattr(known.at_noise, kind)
+            found[f"{name}_no_noise"] = None if known is None else getattr(known.no_noise, kind)
+            found[f"{name}_all_noise"] = None if known is None else getattr(known.all_noise, kind)
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """The scheme's part of a plan's JSON document."""
         part = self.run.participation
@@ -193,6 +211,7 @@ class SchemePlan(Shown):
             "identical_chi2": self.identical_chi2,
             "server_step": self.step,
             "server_step_per_time": self.server_step_per_time,
+            **self.ratios,
             "remarks": list(self.remarks),
         }
         if self.weights is not None and self.weights.num_stages > 1:
@@ -233,6 +252,8 @@ class Plan(Shown):
     seed: int
     schemes: tuple[SchemePlan, ...]
     step: str = "paper"
+    noise: float | None = None
+    """σ²/ε, at which `over_optimal` is asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as a JSON document."""
@@ -247,6 +268,7 @@ class Plan(Shown):
             "weight_rule": self.weight_rule.label,
             "step": self.step,
             "seed": self.seed,
+            "noise": self.noise,
             "schemes": [scheme.to_dict() for scheme in self.schemes],
         }
 
@@ -281,8 +303,12 @@ def compare(
     weights: str | WeightRule = "time-based",
     seed: int = 0,
     step: str = "stable",
+    noise: float | None = None,
 ) -> Plan:
-    """A plan: each scheme's pace, staleness, windows and weights for these clients, at the server's `step`."""
+    """A plan: each scheme's pace, staleness, windows and weights for these clients, at the server's `step`.
+
+    `noise` is σ²/ε: at it, guarantees are compared with the lower bound, else from 0 to infinity (docs/optimality.md).
+    """
     given: object = times
     if not isinstance(given, ClientTimes):
         raise InputError(f"times: {times!r} is not a law of client times; give one, as ft.FixedTimes([1, 2, 3])")
@@ -295,8 +321,39 @@ def compare(
         some: object = one
         if not isinstance(some, Scheme):
             raise InputError(f"schemes: {one!r} is not a scheme; give one, as ft.FedFix('1/2')")
+    noise = None if noise is None else _noise(noise)
     plans = tuple(_plan(scheme, times, known, rule, seed, check_step(step)) for scheme in chosen)
-    return Plan(times, known, rule, seed, _with_pace(plans, times), step)
+    plans = tuple(replace(plan, over_optimal=over_optimal(plan.scheme, times, known, noise)) for plan in plans)
+    return Plan(times, known, rule, seed, _with_pace(plans, times), step, noise)
+
+
+def _noise(given: Any) -> float:
+    number = isinstance(given, Real) and not isinstance(given, bool)
+    if not number or not 0 <= given <= _MOST_NOISE:
+        raise InputError(f"noise: {given!r} is not σ²/ε; give a number from 0 on, as 10")
+    return float(given)
+
+
+_MOST_NOISE = 1e300
+_GUARANTEES: dict[type[Scheme], Callable[[Floats, float | None], OverOptimal]] = {
+    FedAvg: synchronous_over_optimal,
+    AsyncFedAvg: asynchronous_over_optimal,
+}
+
+
+def over_optimal(
+    scheme: Scheme, times: ClientTimes, importance: Importance, noise: float | None = None
+) -> OverOptimal | None:
+    """The scheme's worst-case guarantee over the lower bound; None without a guarantee for these clients.
+
+    There is one for FedAvg and asynchronous FedAvg as they are, and for equally important clients that are always
+    there. Random times count with their means.
+    """
+    guarantee = _GUARANTEES.get(type(scheme))
+    alike = np.allclose(importance.values, 1.0 / times.num_clients, rtol=1e-9, atol=0.0)
+    if guarantee is None or scheme.options != SchemeOptions() or times.availability is not None or not alike:
+        return None
+    return guarantee(times.mean_time, noise)
 
 
 def _with_pace(plans: tuple[SchemePlan, ...], times: ClientTimes) -> tuple[SchemePlan, ...]:

@@ -58,6 +58,8 @@ def _scheme(one: SchemePlan) -> Record:
         "identical_bias": one.identical_bias,
         "identical_chi2": np.inf if one.identical_chi2 is None else one.identical_chi2,
     }
+    given = one.over_optimal is not None and one.over_optimal.noise is not None
+    found |= {name: _number(value) for name, value in one.ratios.items() if given or name.endswith("_noise")}
     if one.costs is not None:
         found |= asdict(one.costs.work)
         always = {name: value for name, value in asdict(one.costs).items() if name != "work"}

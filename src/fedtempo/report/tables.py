@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from fedtempo.clock.timeline import Timeline
 from fedtempo.planning.compare import Plan, SchemePlan
 from fedtempo.report.page import BLANK, Grid, Line, Page, names, page, table, words
 from fedtempo.report.text import NONE, cell, counted, short
+from fedtempo.theory.optimality import OverOptimal
 from fedtempo.weighting.weights import Weights
 
 MOST = 40
@@ -32,6 +35,7 @@ def plan_page(plan: Plan, *, details: bool = False) -> Page:
         f"{counted(plan.times.num_clients, 'client')}, {plan.times.always.law} times from {short(means.min())} to "
         f"{short(means.max())}, {plan.weight_rule.label} weights, {plan.step} step",
         _pace(plan.schemes),
+        *_guarantees(plan.schemes),
         *_costs(plan),
         _fairness(plan.schemes),
         *_remarks(plan.schemes),
@@ -44,7 +48,7 @@ def scheme_page(scheme: SchemePlan) -> Page:
     one = (scheme,)
     hidden = scheme.run.times.num_clients - MOST
     more = f"… and {hidden} more clients: .table() lists them all" if hidden > 0 else None
-    return page(_pace(one), _fairness(one), *_remarks(one), _clients(scheme, MOST), more)
+    return page(_pace(one), *_guarantees(one), _fairness(one), *_remarks(one), _clients(scheme, MOST), more)
 
 
 def _remarks(schemes: Iterable[SchemePlan]) -> list[Line]:
@@ -52,9 +56,9 @@ def _remarks(schemes: Iterable[SchemePlan]) -> list[Line]:
     return [BLANK, *found] if found else []
 
 
-def _pace(schemes: Iterable[SchemePlan]) -> Grid:
-    heads = ("rounds/time", "updates/time", "idle", "delay mean", "max", "step", "step/time")
-    return table(
+def _pace(schemes: Sequence[SchemePlan]) -> Grid:
+    heads = ("rounds/time", "updates/time", "idle", "delay mean", "max", "step", "step/time", "over optimal")
+    made = table(
         "Pace and staleness",
         (names("scheme"), *heads),
         (
@@ -67,10 +71,35 @@ def _pace(schemes: Iterable[SchemePlan]) -> Grid:
                 _delay(s),
                 short(s.step),
                 NONE if s.server_step_per_time is None else short(s.server_step_per_time),
+                _over_optimal(s.over_optimal, "heterogeneous"),
             )
             for s in schemes
         ),
     )
+    return replace(made, spare=("over optimal",))
+
+
+def _over_optimal(found: OverOptimal | None, data: Literal["heterogeneous", "homogeneous"], between: str = "–") -> str:
+    """From no noise to noise alone, or at the noise given."""
+    if found is None:
+        return NONE
+    wanted = (found.no_noise, found.all_noise) if found.at_noise is None else (found.at_noise,)
+    values = [getattr(ratio, data) for ratio in wanted]
+    return NONE if None in values else between.join(f"{value:.3g}" for value in values)
+
+
+def _guarantees(schemes: Sequence[SchemePlan]) -> Iterator[Line]:
+    """What over optimal means, and its values if the clients drew from the same data."""
+    known = [(scheme.scheme.label, scheme.over_optimal) for scheme in schemes if scheme.over_optimal is not None]
+    if not known:
+        return
+    noise = known[0][1].noise
+    where = "from no noise to noise alone" if noise is None else f"at noise σ²/ε = {noise:g}"
+    means = "" if schemes[0].run.times.always.law == "fixed" else ", with mean times"
+    same = ", ".join(f"{label} {_over_optimal(one, 'homogeneous', ' to ')}" for label, one in known)
+    yield BLANK
+    yield Line(f"over optimal: worst-case guarantee over the lower bound, {where}{means}.")
+    yield Line(f"If all clients drew from the same data: {same}.")
 
 
 def _costs(plan: Plan) -> Iterator[Grid | Line]:
