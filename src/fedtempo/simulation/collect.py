@@ -14,7 +14,6 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from fedtempo.simulation.engine.program import grid_times
 from fedtempo.simulation.engine.session import Snapshot, Unit
 from fedtempo.simulation.history.history import FIXED, KEPT_AS, MODULE, PARAMETER, STATE, History
 from fedtempo.simulation.history.model import hide, leaf_paths
@@ -76,7 +75,7 @@ def _floating(value: NDArray[Any]) -> np.dtype[Any]:
 def collected(study: Study, units: Units, outcomes: Sequence[Snapshot | None], seconds: Mapping[str, float]) -> History:
     """The history of what has been run so far; the rest is NaN."""
     cube = _Cube(study)
-    time = np.array([float(t) for t in grid_times(study.until, study.points, study.measure_from)])
+    time = np.array([float(t) for t in study.measured_at])
     problem = study.problem
     leaves = [PARAMETER + path for path in leaf_paths(problem.parameter_shapes)]
     leaves += [STATE + path for path in leaf_paths(problem.state_shapes)]

@@ -50,6 +50,7 @@ from fedtempo.simulation.compilation import keep_on_disk
 from fedtempo.simulation.costs import check_memory, estimate
 from fedtempo.simulation.engine.numerics import PRECISIONS, Precision
 from fedtempo.simulation.engine.oracle import reference
+from fedtempo.simulation.engine.program import grid_times
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.rate_search import at_rates, first_rates, searches
 from fedtempo.simulation.several import run_several
@@ -85,6 +86,11 @@ class Study:
     surrogate: Scheme
     per_client: bool
     bound: float
+
+    @property
+    def measured_at(self) -> tuple[Fraction, ...]:
+        """The times at which runs are measured."""
+        return tuple(grid_times(self.until, self.points, self.measure_from))
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:

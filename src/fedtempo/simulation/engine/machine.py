@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -172,6 +172,10 @@ class Machine(ABC):
         """The same state with room for more versions."""
 
     @abstractmethod
+    def narrowed(self, state: Any, kept: Sequence[int]) -> Any:
+        """The same state of some of its runs alone."""
+
+    @abstractmethod
     def wait(self, state: Any) -> None:
         """Until it has been computed."""
 
@@ -256,6 +260,10 @@ class CompiledMachine(Machine):
             return jnp.concatenate([x, jnp.zeros((num_slots - x.shape[0], *x.shape[1:]), x.dtype)])
 
         return state._replace(slots=jax.tree.map(more, state.slots))
+
+    def narrowed(self, state: State, kept: Sequence[int]) -> State:
+        places = np.array(kept)
+        return State(*jax.tree.map(lambda leaf: leaf[..., places], tuple(state)))
 
     def measure_bytes(self, runs: int) -> int:
         return self.meter.at_once(runs)

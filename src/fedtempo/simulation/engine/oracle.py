@@ -36,7 +36,6 @@ from fedtempo.problems.problem import Problem
 from fedtempo.schemes.options import SchemeOptions
 from fedtempo.simulation.engine.feedback import chosen_rounds
 from fedtempo.simulation.engine.numerics import Precision, cast, kept_as, numerics
-from fedtempo.simulation.engine.program import grid_times
 from fedtempo.simulation.engine.session import Recorder, Snapshot, UnitSpec
 from fedtempo.training.batches import Draw, batch_key, compression_key, init_key, job_key, job_rows, noise_key
 from fedtempo.training.server_rules import Arrival, WeightedSum, server_rule
@@ -396,7 +395,7 @@ def reference(
     models = np.empty((spec.points, len(unit.seeds), len(unit.runs)), dtype=object)
     rounds = np.zeros(spec.points, dtype=np.int64)
     updates = np.zeros(spec.points, dtype=np.int64)
-    ticks = [spec.config.ticks(t) for t in grid_times(spec.until, spec.points, spec.start)]
+    ticks = [spec.config.ticks(t) for t in spec.times]
     for s, seed in enumerate(unit.seeds):
         with numerics(dtype):
             first = _first(problem, seed, dtype)
@@ -426,7 +425,7 @@ def reference(
             for rest in range(point, spec.points):
                 models[rest, s, r], (rounds[rest], updates[rest]) = version, done
     with numerics(dtype):
-        if spec.start > 0:
+        if spec.times[0] > 0:
             firsts = [_first(problem, seed, dtype) for seed in unit.seeds]
             recorder.begin(_measured(measure, [[first] * len(unit.runs) for first in firsts]))
         for point in range(spec.points):

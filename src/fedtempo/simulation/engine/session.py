@@ -7,8 +7,8 @@ can be cut: `snapshot` holds all that a later session needs to go on to the same
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedtempo.clock.config import ClockConfig
 from fedtempo.errors import ResultsConflict
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.measures import Shares
-from fedtempo.simulation.engine.program import FIRST, Piece, grid_times, pieces
+from fedtempo.simulation.engine.program import FIRST, Piece, pieces
 from fedtempo.weighting.weights import Weights
 
 CALL_SECONDS = 0.5
@@ -61,9 +61,8 @@ class UnitSpec:
     clients: dict[str, NDArray[Any]]
     """[clients] of every number in which clients differ."""
     until: Fraction
-    points: int
-    start: Fraction
-    """When it is measured first."""
+    times: tuple[Fraction, ...]
+    """When it is measured."""
     shares: Shares
     per_client: bool
     capacity: int
@@ -74,6 +73,11 @@ class UnitSpec:
     """Model versions that are held."""
     bound: float
     """A run whose loss passes this many times max(1, its first loss) has diverged."""
+
+    @property
+    def points(self) -> int:
+        """At how many times it is measured."""
+        return len(self.times)
 
     @property
     def asks(self) -> bool:
@@ -90,7 +94,7 @@ class UnitSpec:
             self.config,
             self.weights,
             until=self.until,
-            times=grid_times(self.until, self.points, self.start),
+            times=self.times,
             capacity=self.capacity,
             max_points=self.max_points,
             losses=losses if self.asks else None,
@@ -135,6 +139,13 @@ class Recorder:
             self.table[name][point][self.diverged >= 0] = np.nan
         self.points_done = point + 1
 
+    def narrow(self, spec: UnitSpec, kept: Sequence[int]) -> None:
+        """Go on with some of the runs alone."""
+        self.spec, self.diverged = spec, self.diverged[:, kept]
+        self.first = None if self.first is None else self.first[:, kept]
+        counted = ("rounds", "updates")
+        self.table = {name: a if name in counted else a[:, :, kept] for name, a in self.table.items()}
+
     @property
     def all_diverged(self) -> bool:
         """Whether there is nothing left to train."""
@@ -175,7 +186,7 @@ class Session:
         self.state = machine.initial(unit.seeds, len(unit.runs), spec.num_slots)
         if snapshot is not None:
             self._restore(snapshot)
-        elif spec.start > 0:
+        elif spec.times[0] > 0:
             self.recorder.begin(machine.measure(self.state, FIRST))
         per_step = machine.events_per_step
         self._events_per_call = spec.capacity if per_step is None else 4 * per_step
@@ -211,6 +222,16 @@ class Session:
             self._events_per_call = _next_call(self._events_per_call, end - begin, seconds, per_step)
         self.events_done += end - begin
         return end - begin
+
+    def narrow(self, kept: Sequence[int]) -> None:
+        """Go on with some of the runs alone, by their places; what they do does not change."""
+        spec = self.spec
+        unit = replace(spec.unit, runs=tuple(spec.unit.runs[k] for k in kept))
+        hyper = {name: values[list(kept)] for name, values in spec.hyper.items()}
+        self.spec = spec = replace(spec, unit=unit, hyper=hyper)
+        self.runs = self.machine.runs(unit.seeds, [rule for rule, _ in unit.runs], hyper, spec.clients)
+        self.state = self.machine.narrowed(self.state, kept)
+        self.recorder.narrow(spec, list(kept))
 
     def measure(self, piece: Piece) -> None:
         """Measure the points of the piece whose events are done; the last of all gives the final model."""

@@ -485,6 +485,25 @@ class TorchMachine(Machine):
     def grown(self, state: TorchState, num_slots: int) -> TorchState:
         return state
 
+    def narrowed(self, state: TorchState, kept: Sequence[int]) -> TorchState:
+        per_seed = len(state.acc) // state.seeds
+        cells = [seed * per_seed + run for seed in range(state.seeds) for run in kept]
+        place = {cell: k for k, cell in enumerate(cells)}
+
+        def some(values: Sequence[Any]) -> list[Any]:
+            return [values[cell] for cell in cells]
+
+        def placed(by_cell: Mapping[tuple[int, int], Any]) -> dict[tuple[int, int], Any]:
+            return {(i, place[cell]): value for (i, cell), value in by_cell.items() if cell in place}
+
+        return TorchState(
+            state.seeds,
+            {slot: some(versions) for slot, versions in state.slots.items()},
+            *(some(values) for values in (state.acc, state.buffers, state.mean, state.mass)),
+            placed(state.kept),
+            placed(state.own),
+        )
+
     def wait(self, state: TorchState) -> None:
         if self.problem.device.type == "cuda":
             torch.cuda.synchronize(self.problem.device)

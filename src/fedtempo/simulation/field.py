@@ -1,0 +1,202 @@
+"""A field of runs that are trained together for a while, and then some of them further: what a race needs.
+
+    enter(study)           its runs stand at time 0
+    train(runs, point)     those runs go on to a measuring point; the others are taken out for good
+
+A lane is a unit of the study: runs of one scheme that share a timeline and with it a call of the engine. Taking runs
+out does not change what the others do, so that a run in a field has the bits of the same run in `simulate`'s study.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fedtempo.clock.times import Floats
+from fedtempo.grid import RATE
+from fedtempo.simulation.costs import Traffic, check_memory, estimate
+from fedtempo.simulation.engine.machine import Machine
+from fedtempo.simulation.engine.numerics import Precision, numerics
+from fedtempo.simulation.engine.session import Session, UnitSpec
+from fedtempo.simulation.unit_runner import POLL_SECONDS, cores, noted
+from fedtempo.simulation.units import units_of
+
+if TYPE_CHECKING:
+    from fedtempo.simulation.study import Study
+
+
+class Run(NamedTuple):
+    """One training."""
+
+    scheme: str
+    rate: float
+    """The local learning rate; NaN where the local work has none."""
+    seed: int
+
+
+@dataclass
+class Trained:
+    """What is known of a run so far; NaN is what has not been measured, or was after it had diverged."""
+
+    times: Floats
+    measures: Mapping[str, Floats]
+    """By name, one value for each of `times`; `rounds`, `updates` and `bytes` among them."""
+    points: int
+    """How many of them are done."""
+    diverged: bool
+
+
+@dataclass
+class _Lane:
+    """A unit of a study on its way."""
+
+    spec: UnitSpec
+    machine: Machine
+    dtype: Precision
+    traffic: Traffic
+    runs: list[list[Run]]
+    """[runs][seeds] of the session."""
+    session: Session | None = None
+    updates: int = 0
+    """Client updates so far, over its runs."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def train(self, point: int, stop: threading.Event) -> None:
+        """Up to a measuring point, or a stop."""
+        with numerics(self.dtype):
+            if self.session is None:
+                self.session = Session(self.spec, self.machine)
+            going = self.session
+            while going.recorder.points_done < point and not going.finished and not stop.is_set():
+                piece = going.piece()
+                self.updates += going.train(piece) * going.spec.unit.num_runs
+                going.measure(piece)
+
+    def narrow(self, wanted: set[Run]) -> bool:
+        """Keep the runs that are wanted; whether there are any."""
+        kept = [k for k, runs in enumerate(self.runs) if any(run in wanted for run in runs)]
+        if kept and len(kept) < len(self.runs):
+            self.runs = [self.runs[k] for k in kept]
+            if self.session is not None:
+                with numerics(self.dtype):
+                    self.session.narrow(kept)
+        return bool(kept)
+
+    def found(self) -> dict[Run, Trained]:
+        """What its runs have measured."""
+        if self.session is None:
+            return {}
+        recorder, times = self.session.recorder, np.array([float(t) for t in self.spec.times])
+        counts = {name: recorder.table[name].astype(np.float64) for name in ("rounds", "updates")}
+        for values in counts.values():
+            values[recorder.points_done :] = np.nan
+        traffic = self.traffic.totals(counts["updates"], counts["rounds"])
+        shared = {**counts, "bytes": traffic["bytes_up"] + traffic["bytes_down"]}
+        out: dict[Run, Trained] = {}
+        for r, runs in enumerate(self.runs):
+            for s, run in enumerate(runs):
+                own = {name: table[:, s, r] for name, table in recorder.table.items() if name not in counts}
+                diverged = bool(recorder.diverged[s, r] >= 0)
+                out[run] = Trained(times, {**own, **shared}, recorder.points_done, diverged)
+        return out
+
+
+class Field:
+    """Runs of one or several studies of a problem."""
+
+    def __init__(self) -> None:
+        self._lanes: list[_Lane] = []
+        self._updates_before = 0
+        self.found: dict[Run, Trained] = {}
+        """All runs that have ever been trained, as far as they came."""
+        self.memory = 0
+
+    @property
+    def updates(self) -> int:
+        """Client updates so far, over all runs."""
+        return self._updates_before + sum(lane.updates for lane in self._lanes)
+
+    def enter(self, study: Study, times: Mapping[str, tuple[Fraction, ...]] | None = None) -> list[Run]:
+        """The runs of a study at time 0; `times`: when those of a scheme, by its label, are measured."""
+        units = units_of(study, 1)
+        needed = estimate(units.specs, units.machines, len(units.specs))
+        check_memory(needed)
+        self.memory = max(self.memory, needed.total)
+        entered: list[Run] = []
+        for spec in units.specs:
+            label = study.schemes[spec.unit.scheme].label
+            runs = [
+                [Run(label, float(study.traced[c].get(RATE) or np.nan), seed) for seed in spec.unit.seeds]
+                for _, c in spec.unit.runs
+            ]
+            if times is not None:
+                spec = replace(spec, times=times[label])
+            traffic = units.traffic[spec.unit.scheme, spec.unit.static]
+            self._lanes.append(_Lane(spec, units.machines[spec.unit.machine], study.dtype, traffic, runs))
+            entered += [run for of_seeds in runs for run in of_seeds]
+        return entered
+
+    def train(
+        self,
+        wanted: Iterable[Run],
+        point: int,
+        *,
+        tell: Callable[[], None] | None = None,
+        deadline: float | None = None,
+    ) -> bool:
+        """Runs go on until so many points are measured; the others of their lanes are taken out.
+
+        `tell` is called several times a second. Whether all came so far: not if `deadline`, of `time.monotonic`, came.
+        Ctrl-C ends it within a second in KeyboardInterrupt, with what is known by then in `found`.
+        """
+        asked = set(wanted)
+        going = [lane for lane in self._lanes if any(run in asked for runs in lane.runs for run in runs)]
+        for lane in going:
+            lane.narrow(asked)
+        stop = threading.Event()
+        one_by_one = any(lane.machine.__class__.__name__ == "TorchMachine" for lane in going)
+        on_time = True
+        try:
+            with noted() as interrupts, ThreadPoolExecutor(1 if one_by_one else cores()) as pool:
+                tasks = [pool.submit(lane.train, point, stop) for lane in _longest_first(going)]
+                try:
+                    running = set(tasks)
+                    while running:
+                        done, running = wait(running, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
+                        for task in done:
+                            task.result()
+                        if interrupts.came:
+                            raise KeyboardInterrupt
+                        if deadline is not None and time.monotonic() > deadline:
+                            on_time = not running
+                            stop.set()
+                        if tell is not None:
+                            tell()
+                finally:
+                    stop.set()
+                    for task in tasks:
+                        task.cancel()
+        finally:
+            for lane in going:
+                self.found |= lane.found()
+        return on_time
+
+    def leave(self, kept: Iterable[Run]) -> None:
+        """Take out all runs but these, and free their memory."""
+        asked = set(kept)
+        staying = [lane for lane in self._lanes if lane.narrow(asked)]
+        self._updates_before += sum(lane.updates for lane in self._lanes if lane not in staying)
+        self._lanes = staying
+
+
+def _longest_first(lanes: list[_Lane]) -> list[_Lane]:
+    """By what they are about to cost, so that no core is left with a long one at the end."""
+    pace = {id(lane): len(lane.runs) * max(lane.updates // max(len(lane.runs), 1), 1) for lane in lanes}
+    return sorted(lanes, key=lambda lane: -pace[id(lane)])
