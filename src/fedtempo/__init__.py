@@ -71,7 +71,7 @@ _HOME = {
     "Problem": "problems.problem",
     "Progress": "simulation.unit_runner",
     "QSGD": "training.compression",
-    "Recommendation": "planning.recommend",
+    "Recommendation": "planning.recommendation",
     "ResultsConflict": "errors",
     "Scaffold": "training.corrections",
     "Scheme": "schemes.named",
@@ -133,7 +133,7 @@ if TYPE_CHECKING:
     from fedtempo.errors import UnlawfulRule as UnlawfulRule
     from fedtempo.planning.compare import Plan as Plan
     from fedtempo.planning.compare import compare as compare
-    from fedtempo.planning.recommend import Recommendation as Recommendation
+    from fedtempo.planning.recommendation import Recommendation as Recommendation
     from fedtempo.planning.recommend import recommend as recommend
     from fedtempo.problems.partitions import IID as IID
     from fedtempo.problems.partitions import Dirichlet as Dirichlet

@@ -13,6 +13,7 @@ import fedtempo as ft
 from fedtempo.report.style import DARK
 from fedtempo.simulation.history.history import History
 from simulation.test_history import study
+from support.recommendations import recommendation
 
 TIMES = ft.FixedTimes.spread(8, 80)
 SCHEME = ft.FedFix("1/2")
@@ -28,8 +29,7 @@ def drawn(name: str):
     if name == "Plan":
         return ft.compare(TIMES)
     if name == "Recommendation":
-        problem = ft.problems.quadratics(8, dimension=3, noise=0.1, rows=40, seed=2)
-        return ft.recommend(problem, TIMES, until=120, local=ft.LocalSGD(batch_size=4))
+        return recommendation(pilot=True)
     if name == "Quantities":
         return ft.theory.quantities(scheme=SCHEME, times=TIMES)
     problem = ft.problems.quadratics(8, dimension=3, noise=0.1, rows=5, seed=2)
@@ -87,24 +87,6 @@ def test_a_plan_without_weights_is_drawn_without_them() -> None:
     plan = ft.compare(TIMES, [ft.FedAvg(), ft.FastestSampling(3)])
     assert plan.schemes[1].weights is None
     assert len(plan.plot().axes[2].lines) == 1
-
-
-def test_a_recommendation_has_a_line_a_family_and_marks_the_best() -> None:
-    made = drawn("Recommendation")
-    figure = made.plot()
-    upper, lower = figure.axes
-    waits = [float(wait) for wait, _ in made.waits]
-    losses = [choice.excess for _, choice in made.waits]
-    assert any(
-        np.array_equal(line.get_xdata(), waits) and np.allclose(line.get_ydata(), losses) for line in upper.lines
-    )
-    rates = [choice.local_lr for _, choice in made.waits]
-    assert any(np.array_equal(line.get_ydata(), rates) for line in lower.lines)
-    (ring,) = [line for line in upper.lines if line.get_markersize() == 14]
-    assert ring.get_ydata()[0] == made.best.excess
-    legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == ["FedAvg", "AsyncFedAvg", "FedFix", "FedBuff", "recommended", "unstable from this rate on"]
-    assert "virtual time" in lower.get_xlabel()
 
 
 def test_the_bars_of_a_bound_are_its_terms() -> None:

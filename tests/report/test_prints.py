@@ -17,6 +17,7 @@ import pytest
 import fedtempo as ft
 from cli.test_cli import in_process
 from fedtempo.display import LONGEST, PAGES
+from fedtempo.planning.recommendation import Crossing, Recommendation
 from fedtempo.report.frames import FRAMES
 from fedtempo.report.page import Grid, names, page, table
 from fedtempo.report.tables import plan_page
@@ -25,6 +26,7 @@ from fedtempo.simulation.history.model import Model
 from fedtempo.theory.document import Clients, Training, bounds_of, quantities_of
 from fedtempo.weighting.weight_rules import weight_rule
 from simulation.test_history import study
+from support import recommendations
 
 GOLDEN = Path(__file__).parent / "golden"
 TIMES = ft.FixedTimes([1, 2, 3, 5])
@@ -41,9 +43,9 @@ def plan() -> ft.Plan:
 
 
 @cache
-def recommendation() -> ft.Recommendation:
-    problem = ft.problems.quadratics(clients=4, noise=1.0)
-    return ft.recommend(problem, TIMES, until=400, local=ft.LocalSGD(batch_size=4), rates=[0.05, 0.2, 1.0])
+def recommendation() -> Recommendation:
+    crossings = (Crossing(34.0, "AsyncFedAvg", "FedFix(5/4)"),)
+    return recommendations.recommendation(pilot=True, crossings=crossings, notes=("The loss is not convex.",))
 
 
 @cache
@@ -143,9 +145,10 @@ def test_print_is_what_the_command_line_prints(name, words, capsys, monkeypatch)
 
 
 def test_a_recommendation_prints_what_the_command_line_prints(capsys, monkeypatch) -> None:
-    _, out, _ = in_process(capsys, monkeypatch, f"plan {FOUR} --problem quadratics --until 200 --lr 0.1,0.5")
-    problem = ft.problems.quadratics(clients=4)
-    print(ft.recommend(problem, TIMES, until=200, local=ft.LocalSGD(batch_size=32), rates=[0.1, 0.5]))
+    monkeypatch.setattr("fedtempo.planning.recommend.recommend", lambda *given, **named: recommendation())
+    code, out, _ = in_process(capsys, monkeypatch, f"plan {FOUR} --problem quadratics --until 200 --lr 0.1,0.5")
+    assert code == 0
+    print(recommendation())
     assert capsys.readouterr().out == out
 
 
@@ -319,7 +322,7 @@ def test_a_table_has_rows_and_columns_of_numbers(name) -> None:
     made = OBJECTS[name]().table()
     assert isinstance(made, pd.DataFrame)
     assert len(made) > 0
-    words = {"scheme", "weights", "times", "name", "kind", "shape", "dtype", "symbol", "meaning"}
+    words = {"scheme", "weights", "times", "name", "kind", "shape", "dtype", "symbol", "meaning", "why"}
     assert {column for column in made if not pd.api.types.is_numeric_dtype(made[column])} <= words
 
 
@@ -378,16 +381,32 @@ def test_a_timeline_as_a_table() -> None:
 def test_a_recommendation_as_a_table() -> None:
     made = recommendation()
     best = made.table()
-    assert best["scheme"].tolist() == [c.scheme.label for c in made.choices]
-    assert best["predicted_loss"].tolist() == [c.loss for c in made.choices]
-    assert best["local_lr"].tolist() == [c.local_lr for c in made.choices]
     cells = made.table(every=True)
-    assert len(cells) == 3 * len(made.predictions)
+    for frame, rows in ((best, made.choices), (cells, made.cells)):
+        assert frame["scheme"].tolist() == [c.scheme.label for c in rows]
+        assert frame["behind_high"].tolist() == [c.behind.high for c in rows]
+        for column, name in {"predicted_loss": "predicted"}.items() | {
+            (name, name) for name in ("local_lr", "loss", "excess", "error", "seeds", "trained", "why")
+        }:
+            np.testing.assert_array_equal(frame[column], [getattr(c, name) for c in rows])
     for one in made.predictions:
-        here = cells[cells["scheme"] == one.scheme.label]
-        for column, values in (("local_lr", one.lr), ("excess", one.excess), ("noise", one.noise)):
-            np.testing.assert_array_equal(here[column], values)
+        here = cells[(cells["scheme"] == one.scheme.label) & cells["local_lr"].isin(one.lr)]
+        for column in ("progress", "noise", "heterogeneity", "drift"):
+            np.testing.assert_array_equal(here[column], getattr(one, column))
+        assert set(here["rounds"]) == {one.num_rounds}
         assert set(here["stability_limit"]) == {made.limits[one.scheme.label].lr}
+
+
+def test_what_no_pilot_said_is_not_in_the_table() -> None:
+    columns = ["scheme", "local_lr", "loss", "excess", "error", "seeds", "trained", "behind_low", "behind_high", "why"]
+    assert recommendations.recommendation().table().columns.tolist() == columns
+    made = recommendation()
+    other = recommendations.prior(["FedAvg"], lr=[0.1])
+    row = recommendations.recommendation(pilot=True, prior=other).table().set_index("scheme")
+    assert set(row) == set(made.table()) - {"scheme"}
+    assert row.loc["FedAvg", "rounds"] == 40
+    assert pd.isna(row.loc["FedAvg", "noise"])  # at another rate
+    assert row.loc["FedBuff(2)", ["rounds", "updates", "stability_limit", "proven_lr", "drift"]].isna().all()
 
 
 def test_a_history_as_a_table() -> None:

@@ -43,6 +43,7 @@ _TIMES_HELP = (
     "(fedtempo times lists them), a trace file, or the checkpoint folder of a run on Flower."
 )
 Times = Annotated[str, typer.Option("--times", help=_TIMES_HELP, rich_help_panel=_TIMES)]
+TimesOrRun = Annotated[str | None, _option("--times", help=_TIMES_HELP, panel=_TIMES, default="those of RUN")]
 SeveralTimes = Annotated[
     list[str] | None,
     _option("--times", help=f"{_TIMES_HELP} Repeat it to compare.", panel=_TIMES, default="F80"),
@@ -131,6 +132,9 @@ ImportanceText = Annotated[
 ]
 _WEIGHTS_HELP = "Weight rule: time-based, identical, importance, measured, own-time, or package.module:attribute."
 Weights = Annotated[str, typer.Option("--weights", help=_WEIGHTS_HELP, rich_help_panel=_SCHEMES)]
+WeightsOrRun = Annotated[
+    str | None, _option("--weights", help=_WEIGHTS_HELP, panel=_SCHEMES, default="time-based, or those of RUN")
+]
 SeveralWeights = Annotated[
     list[str] | None,
     _option(
@@ -147,6 +151,40 @@ Step = Annotated[
         help="The server's step: stable (divided by 1 + mean staleness), paper (raw), proven.",
         panel=_SCHEMES,
         default="stable",
+    ),
+]
+Correction = Annotated[
+    str | None,
+    _option(
+        "--correction",
+        help="For all schemes: fedprox:0.1, feddane:0.1, feddyn:1, scaffold, or package.module:attribute.",
+        panel=_SCHEMES,
+    ),
+]
+Server = Annotated[
+    str | None,
+    _option(
+        "--server",
+        help="Server optimizer for all schemes: slowmo:0.9, fedadam, fedyogi, fedadagrad, optax:adam, or "
+        "package.module:attribute.",
+        panel=_SCHEMES,
+    ),
+]
+Compression = Annotated[
+    str | None,
+    _option(
+        "--compression",
+        help="For all schemes: topk:0.01, qsgd:4, lowrank:2, or package.module:attribute.",
+        panel=_SCHEMES,
+    ),
+]
+Compensate = Annotated[
+    str | None,
+    _option(
+        "--compensate",
+        help="How clients that contribute rarely count for more: weights, rate or work.",
+        panel=_SCHEMES,
+        default="weights",
     ),
 ]
 
@@ -216,6 +254,40 @@ ServerLr = Annotated[
         "--server-lr", help="Server learning rate; fedtempo run takes several, as 0.5,1.", panel=_PROBLEM, default="1"
     ),
 ]
+Momentum = Annotated[
+    list[str] | None,
+    _option(
+        "--momentum",
+        help="Momentum of the local steps; fedtempo run takes several, as 0,0.9.",
+        panel=_PROBLEM,
+    ),
+]
+Clip = Annotated[
+    list[str] | None,
+    _option("--clip", help="Largest norm of a gradient; fedtempo run takes several, as 1,10.", panel=_PROBLEM),
+]
+Solver = Annotated[
+    str | None,
+    _option(
+        "--solver",
+        help="Local solver: sgd, the name of an Optax solver, or package.module:function.",
+        panel=_PROBLEM,
+        default="sgd",
+    ),
+]
+Draw = Annotated[
+    str | None,
+    _option(
+        "--draw",
+        help="How rows are drawn: uniform (with replacement) or epochs (each row once an epoch).",
+        panel=_PROBLEM,
+        default="uniform",
+    ),
+]
+Dtype = Annotated[
+    str | None, typer.Option("--dtype", help="float32, float64 or tensorfloat32.", show_default="float32")
+]
+Engine = Annotated[str | None, typer.Option("--engine", help="auto, events or waves.", show_default="auto")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of random times and of sampling.")]
 Target = Annotated[
     float | None, typer.Option("--target", help="Loss that the table's times refer to.", show_default=False)
@@ -308,7 +380,7 @@ def problem_and_times(
 def refuse_without_problem(**given: object) -> None:
     """Refuse flags that say something of a problem where there is none."""
     for name, value in given.items():
-        if value not in (None, [], False):
+        if not (value is None or value is False or value == []):  # 0 is a value
             flag = "--" + name.replace("_", "-")
             raise InputError(f"{flag}: it belongs to a problem; add one, as --problem digits")
 

@@ -1,7 +1,7 @@
-"""While a study runs: how far it is, and how it is stopped.
+"""While a study or a plan runs: how far it is, and how it is stopped.
 
 Progress is a bar on a terminal, a line now and then elsewhere; always on standard error. Ctrl-C and a polite kill both
-stop a study in a way that keeps what it has.
+stop it in a way that keeps what it has.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from fedtempo.errors import Interrupted
 
 if TYPE_CHECKING:
+    from fedtempo.planning.progress import RaceProgress
     from fedtempo.simulation.unit_runner import Progress
 
 
@@ -53,35 +54,60 @@ def shown(
 
 def reporting(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] | None]:
     """What `simulate` should tell its progress to."""
-    return shown(quiet, _bar, _Lines())
+    return shown(quiet, lambda: _bar("training", "compiling", words), _Lines(words))
+
+
+def racing(quiet: bool) -> AbstractContextManager[Callable[[RaceProgress], None] | None]:
+    """What `recommend` should tell its progress to."""
+    return shown(quiet, lambda: _bar("planning", "", race_words), _Lines(race_words))
+
+
+class Told(Protocol):
+    """What is told again and again."""
+
+    @property
+    def done(self) -> float:
+        """From 0 to 1."""
+
+
+Telling = TypeVar("Telling", bound=Told)
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Progress], None]]:
+def _bar(name: str, first: str, in_words: Callable[[Telling], str]) -> Iterator[Callable[[Telling], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("training"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
+    words = TextColumn("{task.description}", markup=False)
+    columns = (TextColumn(name), BarColumn(), TaskProgressColumn(), words)
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("compiling", total=1.0)
+        task = bar.add_task(first, total=1.0)
 
-        def tell(progress: Progress) -> None:
-            bar.update(task, completed=progress.done, description=words(progress))
+        def tell(progress: Telling) -> None:
+            bar.update(task, completed=progress.done, description=in_words(progress))
 
         yield tell
 
 
-class _Lines:
+class _Lines(Generic[Telling]):
     """A line every few seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_words: Callable[[Telling], str]) -> None:
+        self._in_words = in_words
         self._next = time.monotonic() + LINE_SECONDS
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: Telling) -> None:
         if time.monotonic() >= self._next:
             self._next += LINE_SECONDS
-            print(f"fedtempo: {progress.done:.0%}, {words(progress)}", file=sys.stderr)  # noqa: T201
+            print(f"fedtempo: {progress.done:.0%}, {self._in_words(progress)}", file=sys.stderr)  # noqa: T201
+
+
+def race_words(progress: RaceProgress) -> str:
+    """What is going on, how many cells are left, and which leads."""
+    left = f"{progress.cells} cell{'' if progress.cells == 1 else 's'} left"
+    parts = [progress.stage, left if progress.cells else "", f"{progress.leader} leads" if progress.leader else ""]
+    return ", ".join(filter(None, parts))
 
 
 def words(progress: Progress) -> str:

@@ -53,43 +53,10 @@ def run(
     sample: o.Samples = None,
     stage: o.Stages = None,
     weights: o.SeveralWeights = None,
-    correction: Annotated[
-        str | None,
-        typer.Option(
-            "--correction",
-            help="For all schemes: fedprox:0.1, feddane:0.1, feddyn:1, scaffold, or package.module:attribute.",
-            show_default=False,
-            rich_help_panel="Schemes",
-        ),
-    ] = None,
-    server: Annotated[
-        str | None,
-        typer.Option(
-            "--server",
-            help="Server optimizer for all schemes: slowmo:0.9, fedadam, fedyogi, fedadagrad, optax:adam, or "
-            "package.module:attribute.",
-            show_default=False,
-            rich_help_panel="Schemes",
-        ),
-    ] = None,
-    compression: Annotated[
-        str | None,
-        typer.Option(
-            "--compression",
-            help="For all schemes: topk:0.01, qsgd:4, lowrank:2, or package.module:attribute.",
-            show_default=False,
-            rich_help_panel="Schemes",
-        ),
-    ] = None,
-    compensate: Annotated[
-        str | None,
-        typer.Option(
-            "--compensate",
-            help="How clients that contribute rarely count for more: weights, rate or work.",
-            show_default="weights",
-            rich_help_panel="Schemes",
-        ),
-    ] = None,
+    correction: o.Correction = None,
+    server: o.Server = None,
+    compression: o.Compression = None,
+    compensate: o.Compensate = None,
     until: Annotated[
         str | None, typer.Option("--until", help="Virtual time at which training ends.", show_default="100")
     ] = None,
@@ -97,42 +64,10 @@ def run(
     batch_size: o.BatchSize = None,
     lr: Annotated[list[str] | None, o.lr_option("auto: searched")] = None,
     server_lr: o.ServerLr = None,
-    momentum: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--momentum",
-            help="Momentum of the local steps; several as 0,0.9.",
-            show_default=False,
-            rich_help_panel="Problem and local work",
-        ),
-    ] = None,
-    clip: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--clip",
-            help="Largest norm of a gradient; several as 1,10.",
-            show_default=False,
-            rich_help_panel="Problem and local work",
-        ),
-    ] = None,
-    solver: Annotated[
-        str | None,
-        typer.Option(
-            "--solver",
-            help="Local solver: sgd, the name of an Optax solver, or package.module:function.",
-            show_default="sgd",
-            rich_help_panel="Problem and local work",
-        ),
-    ] = None,
-    draw: Annotated[
-        str | None,
-        typer.Option(
-            "--draw",
-            help="How rows are drawn: uniform (with replacement) or epochs (each row once an epoch).",
-            show_default="uniform",
-            rich_help_panel="Problem and local work",
-        ),
-    ] = None,
+    momentum: o.Momentum = None,
+    clip: o.Clip = None,
+    solver: o.Solver = None,
+    draw: o.Draw = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -154,10 +89,8 @@ def run(
     points: Annotated[
         int | None, typer.Option("--points", help="At how many times to measure.", show_default="101")
     ] = None,
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", help="float32, float64 or tensorfloat32.", show_default="float32")
-    ] = None,
-    engine: Annotated[str | None, typer.Option("--engine", help="auto, events or waves.", show_default="auto")] = None,
+    dtype: o.Dtype = None,
+    engine: o.Engine = None,
     target: o.Target = None,
     verbose: o.Verbose = 0,
     quiet: o.Quiet = False,

@@ -38,6 +38,9 @@ class Interval(NamedTuple):
     high: float
 
 
+UNKNOWN = Interval(math.nan, math.nan)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Curve(Brief):
     """The measure over time of one cell: the mean over its seeds, and how sure that is."""
@@ -66,7 +69,7 @@ class Choice(Brief):
     seeds: int = 0
     trained: float = 1.0
     """Up to which share of the time it was trained."""
-    behind: Interval = Interval(math.nan, math.nan)
+    behind: Interval = UNKNOWN
     """By which share it is worse than the best choice; below 0 where it may be better."""
     predicted: float = math.nan
     """The loss that the pilot predicted; NaN where there was none."""
@@ -76,14 +79,14 @@ class Choice(Brief):
 
 @dataclass(frozen=True)
 class Crossing:
-    """A time before the end at which another scheme would have been the choice."""
+    """The last time at which another scheme was clearly ahead of the choice: with less time, it would be preferred."""
 
     time: float
     """Up to here …"""
     scheme: str
     """… this scheme was ahead."""
     behind: str
-    """Of this one, which is ahead from then on."""
+    """Of the choice, which is not behind it from then on."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -125,6 +128,7 @@ class Spent:
 ENDED = {
     "sure": "the regret is below the tolerance",
     "budget": "the budget is spent",
+    "settled": "more seeds would not make it surer",
     "alone": "nothing is left to compare",
     "stopped": "stopped before its end; this is the best so far",
 }
@@ -196,6 +200,12 @@ class Recommendation(Shown):
         from fedtempo.planning.deployment import scheme_line, strategy_line
 
         return strategy_line(self) if flower else scheme_line(self)
+
+    def _line_or_none(self) -> str | None:
+        try:
+            return self.line()
+        except InputError:  # Flower's strategies cannot host the choice
+            return None
 
     # -- what the pilot said
 
@@ -284,7 +294,7 @@ class Recommendation(Shown):
             "ended": self.ended,
             "fedavg": None if self.fedavg is None else self._choice_dict(self.fedavg),
             "ties": [one.scheme.label for one in self.ties],
-            "strategy": self.line(),
+            "strategy": self._line_or_none(),
             "schemes": [{**self._choice_dict(one), **self._prediction_dict(one)} for one in self.choices],
             "cells": [self._choice_dict(one) for one in self.cells],
             "curves": [

@@ -6,6 +6,7 @@ whole numbers), and what is infinite is infinite.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from fedtempo.clock.cycle import Cycle
     from fedtempo.clock.timeline import Timeline
     from fedtempo.planning.compare import Plan, SchemePlan
-    from fedtempo.planning.recommend import Recommendation
+    from fedtempo.planning.recommendation import Choice, Recommendation
     from fedtempo.simulation.history.history import History
     from fedtempo.simulation.history.model import Model
     from fedtempo.simulation.history.summary import Summary
@@ -103,24 +104,46 @@ def timeline_frame(line: Timeline) -> pd.DataFrame:
 
 
 def recommendation_frame(made: Recommendation, *, every: bool = False) -> pd.DataFrame:
-    """A row a scheme at its best rate, the lowest loss first; or a row a scheme and rate, as they were compared."""
-    found = list(made.predictions) if every else [made.prediction(choice.scheme) for choice in made.choices]
-    rows = []
-    for one in found:
-        about = {
-            "rounds": one.num_rounds,
-            "updates": one.num_updates,
-            "server_step": one.step,
-            "stability_limit": made.limits[one.scheme.label].lr,
-            "proven_lr": one.proven_lr,
-            "proven_loss": one.proven_loss,
-        }
-        for k in range(len(one.lr)) if every else [one.best]:
-            parts = {name: float(getattr(one, name)[k]) for name in ("progress", "noise", "heterogeneity", "drift")}
-            excess = float(one.excess[k])
-            loss = {"predicted_loss": made.model.least_loss + excess, "excess": excess}
-            rows.append({"scheme": one.scheme.label, "local_lr": float(one.lr[k]), **loss, **parts, **about})
-    return pd.DataFrame(rows)
+    """A row a scheme at its best rate, the best first; with `every` a row a scheme and rate that was trained."""
+    found = made.cells if every else made.choices
+    rows = [{**_trained(one), **({} if made.prior is None else _predicted(made, one))} for one in found]
+    frame = pd.DataFrame(rows)
+    for name in ("rounds", "updates") if made.prior is not None else ():
+        frame[name] = _counts(row[name] for row in rows)
+    return frame
+
+
+def _trained(one: Choice) -> dict[str, Any]:
+    return {
+        "scheme": one.scheme.label,
+        "local_lr": one.local_lr,
+        "loss": one.loss,
+        "excess": one.excess,
+        "error": one.error,
+        "seeds": one.seeds,
+        "trained": one.trained,
+        "behind_low": one.behind.low,
+        "behind_high": one.behind.high,
+        "why": one.why,
+    }
+
+
+def _predicted(made: Recommendation, one: Choice) -> dict[str, Any]:
+    """What the pilot said of the scheme, and of its rate where that was among those predicted."""
+    found = next((said for said in made.predictions if said.scheme.label == one.scheme.label), None)
+    known: list[float] = [] if found is None else found.lr.tolist()
+    place = next((k for k, rate in enumerate(known) if math.isclose(rate, one.local_lr)), None)
+    parts = ("progress", "noise", "heterogeneity", "drift")
+    return {
+        "predicted_loss": one.predicted,
+        "rounds": None if found is None else found.num_rounds,
+        "updates": None if found is None else found.num_updates,
+        "server_step": np.nan if found is None else found.step,
+        "stability_limit": np.nan if found is None else made.limits[one.scheme.label].lr,
+        "proven_lr": np.nan if found is None else found.proven_lr,
+        "proven_loss": np.nan if found is None else found.proven_loss,
+        **{name: np.nan if place is None else float(getattr(found, name)[place]) for name in parts},
+    }
 
 
 def summary_frame(summary: Summary) -> pd.DataFrame:

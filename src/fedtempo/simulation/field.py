@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -32,12 +32,18 @@ if TYPE_CHECKING:
     from fedtempo.simulation.study import Study
 
 
+_PIECE = 1 << 10
+"""Events of a piece on an accelerator, at most."""
+_SMALL = 1 << 20
+"""Bytes of a model that is trained faster than a program is compiled."""
+
+
 class Run(NamedTuple):
     """One training."""
 
     scheme: str
     rate: float
-    """The local learning rate; NaN where the local work has none."""
+    """The local learning rate; 0 where the local work has none."""
     seed: int
 
 
@@ -61,8 +67,12 @@ class _Lane:
     machine: Machine
     dtype: Precision
     traffic: Traffic
+    alone: bool
+    """Whether no other lane may go at the same time: its engine has threads of its own, or a device."""
     runs: list[list[Run]]
     """[runs][seeds] of the session."""
+    padded: bool
+    """Whether a program for another number of runs costs more than some idle ones."""
     session: Session | None = None
     updates: int = 0
     """Client updates so far, over its runs."""
@@ -73,10 +83,11 @@ class _Lane:
         with numerics(self.dtype):
             if self.session is None:
                 self.session = Session(self.spec, self.machine)
+                self._narrow(range(len(self.runs)))
             going = self.session
             while going.recorder.points_done < point and not going.finished and not stop.is_set():
                 piece = going.piece()
-                self.updates += going.train(piece) * going.spec.unit.num_runs
+                self.updates += going.train(piece, point - 1) * len(self.runs) * len(going.spec.unit.seeds)
                 going.measure(piece)
 
     def narrow(self, wanted: set[Run]) -> bool:
@@ -86,8 +97,16 @@ class _Lane:
             self.runs = [self.runs[k] for k in kept]
             if self.session is not None:
                 with numerics(self.dtype):
-                    self.session.narrow(kept)
+                    self._narrow(kept)
         return bool(kept)
+
+    def _narrow(self, kept: Sequence[int]) -> None:
+        """Go on with some of the runs; the last is doubled until their number is one for which programs are there."""
+        assert self.session is not None
+        width = _width(len(kept)) if self.padded else len(kept)
+        padded = [*kept, *[kept[-1]] * (width - len(kept))]
+        if padded != list(range(len(self.session.spec.unit.runs))):
+            self.session.narrow(padded)
 
     def found(self) -> dict[Run, Trained]:
         """What its runs have measured."""
@@ -118,6 +137,10 @@ class Field:
         """All runs that have ever been trained, as far as they came."""
         self.memory = 0
 
+    def __contains__(self, run: Run) -> bool:
+        """Whether a run stands ready to go on."""
+        return any(run in runs for lane in self._lanes for runs in lane.runs)
+
     @property
     def updates(self) -> int:
         """Client updates so far, over all runs."""
@@ -133,13 +156,18 @@ class Field:
         for spec in units.specs:
             label = study.schemes[spec.unit.scheme].label
             runs = [
-                [Run(label, float(study.traced[c].get(RATE) or np.nan), seed) for seed in spec.unit.seeds]
+                [Run(label, float(study.traced[c].get(RATE) or 0.0), seed) for seed in spec.unit.seeds]
                 for _, c in spec.unit.runs
             ]
             if times is not None:
                 spec = replace(spec, times=times[label])
             traffic = units.traffic[spec.unit.scheme, spec.unit.static]
-            self._lanes.append(_Lane(spec, units.machines[spec.unit.machine], study.dtype, traffic, runs))
+            alone = study.engine in ("waves", "torch")
+            if study.engine == "waves":  # a piece goes in one call, and should not lead far beyond a rung
+                spec = replace(spec, capacity=min(spec.capacity, _PIECE))
+            machine = units.machines[spec.unit.machine]
+            padded = study.engine != "torch" and machine.model_bytes <= _SMALL
+            self._lanes.append(_Lane(spec, machine, study.dtype, traffic, alone, runs, padded))
             entered += [run for of_seeds in runs for run in of_seeds]
         return entered
 
@@ -161,10 +189,10 @@ class Field:
         for lane in going:
             lane.narrow(asked)
         stop = threading.Event()
-        one_by_one = any(lane.machine.__class__.__name__ == "TorchMachine" for lane in going)
+        threads = 1 if any(lane.alone for lane in going) else cores()
         on_time = True
         try:
-            with noted() as interrupts, ThreadPoolExecutor(1 if one_by_one else cores()) as pool:
+            with noted() as interrupts, ThreadPoolExecutor(threads, thread_name_prefix="fedtempo") as pool:
                 tasks = [pool.submit(lane.train, point, stop) for lane in _longest_first(going)]
                 try:
                     running = set(tasks)
@@ -185,7 +213,10 @@ class Field:
                         task.cancel()
         finally:
             for lane in going:
-                self.found |= lane.found()
+                for run, trained in lane.found().items():
+                    before = self.found.get(run)
+                    if before is None or before.points <= trained.points:
+                        self.found[run] = trained
         return on_time
 
     def leave(self, kept: Iterable[Run]) -> None:
@@ -194,6 +225,11 @@ class Field:
         staying = [lane for lane in self._lanes if lane.narrow(asked)]
         self._updates_before += sum(lane.updates for lane in self._lanes if lane not in staying)
         self._lanes = staying
+
+
+def _width(runs: int) -> int:
+    """The next power of two."""
+    return 1 << (runs - 1).bit_length()
 
 
 def _longest_first(lanes: list[_Lane]) -> list[_Lane]:

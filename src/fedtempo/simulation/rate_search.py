@@ -70,12 +70,31 @@ def widened(rates: Sequence[float], scores: NDArray[np.float64], first: Sequence
     closer: set[float] = set()
     for place in best:
         if place is not None:
-            closer |= set(_between(rates[max(0, place - 1)], rates[min(len(rates) - 1, place + 1)]))
+            closer |= set(between(rates[max(0, place - 1)], rates[min(len(rates) - 1, place + 1)]))
     left = tuple(sorted(closer - {_rounded(rate) for rate in rates}))
     return Widening(left, None if left else (EDGE if low or high else INSIDE))
 
 
-def _between(low: float, high: float) -> list[float]:
+def beyond(rates: Sequence[float], best: float, diverged: float | None, first: Sequence[float]) -> list[float]:
+    """A decade more, in steps of 1, 2, 5, on the side on which the best rate is the last one.
+
+    Nothing where it has worse ones on both sides, beyond a rate that diverged, or `DECADES` away from the first ones.
+    """
+    span = 10.0**DECADES * (1 + 1e-9)
+    if best == max(rates) and (diverged is None or diverged > best):
+        high = min(best * 10, first[-1] * span, math.inf if diverged is None else diverged)
+        return [rate for rate in between(best, high * (1 + 1e-6)) if rate != diverged]
+    if best == min(rates):
+        return between(max(best / 10, first[0] / span) * (1 - 1e-6), best)
+    return []
+
+
+def ladder(first: Sequence[float]) -> list[float]:
+    """Rates in steps of 1, 2, 5, from a tenth of the lowest of the first ones to ten times the highest."""
+    return between(first[0] / 10 * (1 - 1e-6), first[-1] * 10 * (1 + 1e-6))
+
+
+def between(low: float, high: float) -> list[float]:
     """1, 2 and 5 times powers of ten, strictly between two rates."""
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     every = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]

@@ -203,31 +203,30 @@ def simulate(
         name: engine_for(chosen, a_problem(one), tried, precision) for name, one in by_name("problem", problem).items()
     }
 
-    def study_of(named: str | None, times: ClientTimes, local: LocalRule) -> Study:
+    def made(named: str | None, times: ClientTimes, local: LocalRule) -> Study:
         called, problem = problems[named]
-        clients = problem.num_clients
-        return Study(
-            problem=problem,
-            schemes=fitting_options(some_schemes(schemes, clients), local, clients),
-            times=client_times(times, clients),
-            until=positive(until, "until"),
-            local=fitting_local(local, called),
-            rules=weight_rules(weights),
+        return study_of(
+            problem,
+            schemes,
+            times,
+            until=until,
+            local=local,
+            weights=weights,
             step=step,
-            server_lr=numbers("server_lr", server_lr),
-            rates=rates_by_scheme(rates, schemes, local),
+            server_lr=server_lr,
+            rates=rates,
             seeds=some,
-            points=grid_points(points),
-            measure_from=first_measure(measure_from, until),
+            points=points,
+            measure_from=measure_from,
             dtype=precision,
             engine=called,
-            surrogate=surrogate_scheme(surrogate, clients),
-            per_client=bool(per_client),
-            bound=real("bound", bound),
+            surrogate=surrogate,
+            per_client=per_client,
+            bound=bound,
         )
 
     studies = {
-        (named, setting): partial(study_of, named, given)
+        (named, setting): partial(made, named, given)
         for named in problems
         for setting, given in by_name("times", times).items()
     }
@@ -248,6 +247,49 @@ def simulate(
         )
 
     return run_several(studies, work, folder, run, overwrite=overwrite, on_progress=on_progress)
+
+
+def study_of(
+    problem: Problem,
+    schemes: Scheme | Sequence[Scheme],
+    times: ClientTimes,
+    *,
+    until: Exact,
+    local: LocalRule,
+    seeds: tuple[int, ...],
+    engine: EngineName,
+    weights: str | WeightRule | Sequence[str | WeightRule] = ("time-based",),
+    step: str = "stable",
+    server_lr: float | Sequence[float] = 1.0,
+    rates: Mapping[str, Sequence[float]] | None = None,
+    points: int = 101,
+    measure_from: Exact = 0,
+    dtype: Precision = "float32",
+    surrogate: Scheme | None = None,
+    per_client: bool = False,
+    bound: float = 1e6,
+) -> Study:
+    """A study of one problem and one setting of client times, each argument checked; as `simulate` has them."""
+    clients = problem.num_clients
+    return Study(
+        problem=problem,
+        schemes=fitting_options(some_schemes(schemes, clients), local, clients),
+        times=client_times(times, clients),
+        until=positive(until, "until"),
+        local=fitting_local(local, engine),
+        rules=weight_rules(weights),
+        step=step,
+        server_lr=numbers("server_lr", server_lr),
+        rates=rates_by_scheme(rates, schemes, local),
+        seeds=seeds,
+        points=grid_points(points),
+        measure_from=first_measure(measure_from, until),
+        dtype=dtype,
+        engine=engine,
+        surrogate=surrogate_scheme(surrogate, clients),
+        per_client=bool(per_client),
+        bound=real("bound", bound),
+    )
 
 
 def _check_folder(folder: Folder | None, problems: Iterable[tuple[EngineName, Problem]]) -> None:

@@ -126,12 +126,18 @@ def times_under(study: Study, scheme: Scheme) -> ClientTimes:
     """The clients' times under a scheme: those of hardware depend on the bytes of its updates."""
     if not study.times.by_traffic:
         return study.times
+    traffic = traffic_under(study, scheme)
+    return study.times.for_traffic(traffic.up, traffic.down)
+
+
+def traffic_under(study: Study, scheme: Scheme) -> Traffic:
+    """Bytes of one client update under a scheme."""
     options, problem, numbers = scheme.options, study.problem, study.static[0]
     server = server_rule(options.correction, options.server, problem.num_clients)
     work = ClientWork(study.local.job(numbers), options.correction, options.compression)
     task = Task(problem.form, work, server, StateAverage.of(problem.state_shapes) if problem.form.stateful else None)
-    traffic = traffic_of(problem, task, numbers | study.traced[0], 0.0)
-    return study.times.for_traffic(traffic.up, traffic.down)
+    asked = scheme.waiting.asked_a_round(problem.num_clients)
+    return traffic_of(problem, task, numbers | study.traced[0], float(asked))
 
 
 def _of_state(scheme: Scheme, long_run: LongRun, rule: WeightRule) -> Weights:

@@ -206,10 +206,15 @@ class Session:
                 self.state = self.machine.grown(self.state, room)
         return self._piece
 
-    def train(self, piece: Piece) -> int:
-        """Run the next events of the piece, in one call; how many there were."""
+    def train(self, piece: Piece, before: int | None = None) -> int:
+        """Run the next events of the piece, in one call; how many there were.
+
+        `before`: a measuring point up to which to go, and no further than the engine can be cut.
+        """
         begin = self.events_done - piece.first
         end = min(piece.num_events, begin + self._events_per_call)
+        if before is not None:
+            end = max(begin, min(end, self._cut(piece, before)))
         if begin == end:  # only its measuring points are left
             return 0
         clock = time.perf_counter()
@@ -222,6 +227,12 @@ class Session:
             self._events_per_call = _next_call(self._events_per_call, end - begin, seconds, per_step)
         self.events_done += end - begin
         return end - begin
+
+    def _cut(self, piece: Piece, number: int) -> int:
+        """How many events of the piece come before a measuring point, in whole steps of the engine."""
+        there = [point.event for point in piece.points if point.number == number]
+        step = self.machine.events_per_step
+        return piece.num_events if not there or step is None else -(-there[0] // step) * step
 
     def narrow(self, kept: Sequence[int]) -> None:
         """Go on with some of the runs alone, by their places; what they do does not change."""

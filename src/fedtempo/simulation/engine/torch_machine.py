@@ -499,7 +499,10 @@ class TorchMachine(Machine):
         return TorchState(
             state.seeds,
             {slot: some(versions) for slot, versions in state.slots.items()},
-            *(some(values) for values in (state.acc, state.buffers, state.mean, state.mass)),
+            some(state.acc),
+            some(state.buffers),
+            some(state.mean),
+            some(state.mass),
             placed(state.kept),
             placed(state.own),
         )

@@ -1,0 +1,50 @@
+"""How far scores at T/16, T/4 and T/2 can be trusted: measured on other settings than those that judge the planner.
+
+48 settings (`benchmarks/planner_settings.py`, group "calibration"), with all of their schemes and 18 rates trained
+under two seeds; whole grids, and parts of them with few schemes or few rates. At a rung cells are ranked by their
+score. If the best `per_scheme` times the number of schemes go on, the best of the others would have ended better than
+the best of these by so much, as a difference of logs, in the worst 2 % of cases. `python benchmarks/planner_trust.py`
+works it out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+PER_SCHEME = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0)
+"""Rates in steps of 1, 2, 5 that go on, over the number of schemes."""
+LOST = {
+    1 / 16: (0.119, 0.082, 0.031, 0.018, 0.007, 0.002, 0.0, 0.0),
+    1 / 4: (0.093, 0.061, 0.011, 0.009, 0.002, 0.0, 0.0, 0.0),
+    1 / 2: (0.018, 0.010, 0.002, 0.001, 0.0, 0.0, 0.0, 0.0),
+}
+"""With three schemes or more."""
+LOST_OF_FEW = {
+    1 / 16: (0.458, 0.311, 0.061, 0.061, 0.017, 0.005, 0.001, 0.0),
+    1 / 4: (0.211, 0.119, 0.034, 0.034, 0.008, 0.002, 0.0, 0.0),
+    1 / 2: (0.091, 0.058, 0.005, 0.005, 0.002, 0.0, 0.0, 0.0),
+}
+"""With one scheme or two."""
+FEW = 2
+SEED_SPREAD = 0.006
+"""The standard deviation of a log score beside the means of cells and seeds: the median over the settings."""
+LARGEST_SPREAD = 0.04
+"""The largest of them."""
+
+
+def lost(share: float, kept: float, schemes: int) -> float:
+    """By how much the best dropped cell may have been better, if so many cells went on from a share of the time."""
+    return float(np.interp(kept / schemes, PER_SCHEME, _row(share, schemes)))
+
+
+def kept_for(share: float, most: float, schemes: int) -> float:
+    """How many have to go on so that no more than this is lost."""
+    row = _row(share, schemes)
+    return schemes * next((m for m, value in zip(PER_SCHEME, row, strict=True) if value <= most), PER_SCHEME[-1])
+
+
+def _row(share: float, schemes: int) -> tuple[float, ...]:
+    """Of the latest rung that is no later."""
+    table = LOST_OF_FEW if schemes <= FEW else LOST
+    known = [rung for rung in table if rung <= share * (1 + 1e-9)]
+    return table[max(known)] if known else tuple(2 * value for value in table[min(table)])
