@@ -133,8 +133,8 @@ if TYPE_CHECKING:
     from fedtempo.errors import UnlawfulRule as UnlawfulRule
     from fedtempo.planning.compare import Plan as Plan
     from fedtempo.planning.compare import compare as compare
-    from fedtempo.planning.recommendation import Recommendation as Recommendation
     from fedtempo.planning.recommend import recommend as recommend
+    from fedtempo.planning.recommendation import Recommendation as Recommendation
     from fedtempo.problems.partitions import IID as IID
     from fedtempo.problems.partitions import Dirichlet as Dirichlet
     from fedtempo.problems.partitions import LabelShards as LabelShards
