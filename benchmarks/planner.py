@@ -37,6 +37,9 @@ FEW = 4
 DRAWS, REPEATS = 20, 5
 RIVALS = {"predictor": "prediction alone", "random": "random search", "tpe": "Optuna's TPE"}
 
+BUDGET = "25%"
+"""Of the grid's updates: what the planner may use."""
+
 
 def choose(name: str, seed: int) -> dict[str, Any]:
     """What the planner chooses in one setting."""
@@ -48,7 +51,14 @@ def choose(name: str, seed: int) -> dict[str, Any]:
     s = setting(group, int(k))
     begin = time.perf_counter()
     made = ft.recommend(
-        s.problem, s.times, until=s.until, local=s.local(RATES[0]), schemes=s.schemes, rates=RATES, seed=seed
+        s.problem,
+        s.times,
+        until=s.until,
+        local=s.local(RATES[0]),
+        schemes=s.schemes,
+        rates=RATES,
+        budget=BUDGET,
+        seed=seed,
     )
     seconds = time.perf_counter() - begin
     labels = [scheme.label for scheme in s.schemes]

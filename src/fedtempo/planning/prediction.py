@@ -191,6 +191,8 @@ class Model(Brief):
         square = max(pilot.gradient_square, 0.0) + 2 * pilot.gradient_square_error
         most = square / 2 * float((pilot.of_gradient.share / pilot.of_gradient.curvature).sum())
         found = min(float(self.curves.at(pilot.end_time)), most)
+        if not found > 0:
+            return 0.0
         return found**2 / (found + pilot.end_loss_error)  # less is believed of what is near the error
 
     @property

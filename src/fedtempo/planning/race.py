@@ -30,12 +30,16 @@ from fedtempo.errors import InputError
 from fedtempo.planning.calibration import LARGEST_SPREAD, SEED_SPREAD, kept_for, lost
 from fedtempo.planning.objective import gap
 
-SPENT_BY = (1 / 3, 0.5, 0.6, 0.75)
+SPENT_BY = (1 / 3, 0.5, 0.6, 0.7)
 """Shares of the budget that may be spent by the end of the rungs at T/16, T/4, T/2 and T: the rest is for seeds."""
-ASIDE = (0.2, 0.15, 0.1)
+ASIDE = (0.2, 0.15, 0.2)
 """Shares of the tolerance that may be lost with the cells that are dropped at T/16, T/4 and T/2."""
 HEDGE = 0.5
 """As many more go on, by what is forecast of them, as a share of those that go on by their score."""
+AROUND = 0.88
+"""Share of the budget that may be spent when what lies around the best cell has been tried: the rest is for seeds."""
+FURTHER = 2
+"""Of the other schemes at its rate, how many go on from T/2 to the end."""
 REFINED = 0.1
 """Share of the budget for refining waits and rates."""
 REFERENCES = 3
@@ -137,6 +141,10 @@ class Race:
     """Rates in a step from 1 to 2, 2 to 5 or 5 to 10: what is kept is counted in such steps."""
     widen: Widen | None = None
     refine: Refine | None = None
+    given: str = ""
+    """The budget in words."""
+    other: float = 0.0
+    """Client updates that are not in it: a pilot's."""
     grid: float = 0.0
     """Client updates of training every cell once."""
     seeds: Sequence[int] = tuple(range(MOST_SEEDS))
@@ -167,7 +175,8 @@ class Race:
                 racing = self._climb(racing, rung)
                 if rung < last:
                     racing = self._onward(racing, rung)
-            self._neighbours()
+            if len(self.track.rungs) > 1:
+                self._around()
             self._more_seeds()
         except Stopped as stop:
             self.ended = stop.why
@@ -193,8 +202,8 @@ class Race:
         least = sum(sorted(self.track.cost(cell, last) for cell in self._one_a_scheme())[:2])
         if self.budget < least:
             raise InputError(
-                f"budget: {self.budget:.4g} client updates are too few to race two cells to the end; the least is "
-                f"{math.ceil(least)}"
+                f"budget: {self.given} client updates are too few to race two cells to the end; the least is "
+                f"{math.ceil(least + self.other)}"
             )
 
     def _one_a_scheme(self) -> list[Cell]:
@@ -316,29 +325,72 @@ class Race:
             self._train(fresh, self.seeds[:1], rung)
             scores |= self.scores(fresh, rung)
 
-    def _neighbours(self) -> None:
-        """Train the rates beside the best one and beside FedAvg's to the end: the best rate moves with time."""
-        self._beside(lambda: self.compare().best)
-        if self.reference is not None:
-            self._beside(lambda: self._best_of(self.reference))
+    def _around(self) -> None:
+        """Around the best cell, what early rungs left behind: the best rate moves with time, and is shared by schemes.
 
-    def _beside(self, of: Callable[[], Cell | None]) -> None:
+        The rates beside the best one, then the other schemes at its rate, until neither gives a better cell; at last
+        the rates beside FedAvg's best one.
+        """
+        limit = AROUND * self.budget
+        best = None
+        while best != (best := self._beside(lambda: self.compare().best, limit)):
+            self._across(best, limit)
+        if self.reference is not None:
+            self._beside(lambda: self._best_of(self.reference), limit)
+
+    def _beside(self, of: Callable[[], Cell | None], limit: float) -> Cell | None:
+        """Train the rates beside a best one to the end, until it has worse ones on both sides."""
         last = len(self.track.rungs) - 1
-        limit = self.track.spent + REFINED * self.budget
-        while last > 0 and (best := of()) is not None:
+        while (best := of()) is not None:
             tried = sorted(cell.rate for cell in self.standing if cell.scheme == best.scheme)
             place = tried.index(best.rate)
-            beside = [
-                Cell(best.scheme, rate) for rate in (*tried[max(0, place - 1) : place], *tried[place + 1 : place + 2])
-            ]
+            rates = [*tried[max(0, place - 1) : place], *tried[place + 1 : place + 2]]
             if self.widen is not None and place in (0, len(tried) - 1):
-                beside += [Cell(best.scheme, rate) for rate in self.widen(best.scheme, tried, best.rate, None)][:1]
-            left = [cell for cell in beside if math.isnan(self.track.score(cell, self.seeds[0], last))]
-            left = [cell for cell in left if not math.isinf(self.track.score(cell, self.seeds[0], 0))]
-            if not left or self.track.spent + sum(map(self._whole, left)) > min(limit, self.budget):
-                return
+                rates += self.widen(best.scheme, tried, best.rate, None)[:1]
+            left = self._untrained((Cell(best.scheme, rate) for rate in rates), last)
+            if not left or self.track.spent + sum(map(self._whole, left)) > limit:
+                break
             self.cells += [cell for cell in left if cell not in self.standing]
             self._train(left, self.seeds[:1], last)
+        return best
+
+    def _across(self, best: Cell | None, limit: float) -> None:
+        """Train the other schemes at the best cell's rate to T/2, and the best of them to the end."""
+        last = len(self.track.rungs) - 1
+        before = max(0, last - 1)
+        if best is None:
+            return
+        labels = dict.fromkeys(cell.scheme for cell in self.standing)
+        others = self._untrained((Cell(label, best.rate) for label in labels), last)
+        room = limit - self.track.spent - FURTHER * self._whole(best)
+        chosen: list[Cell] = []
+        for cell in self._by_scheme(others):
+            cost = self.track.cost(cell, before)
+            if cost <= room:
+                chosen.append(cell)
+                room -= cost
+        self.cells += [cell for cell in chosen if cell not in self.standing]
+        if chosen:
+            self._train(chosen, self.seeds[:1], before)
+            scores = self.scores(chosen, before)
+            ahead = [cell for cell in sorted(scores, key=scores.__getitem__) if math.isfinite(scores[cell])]
+            self._train(ahead[:FURTHER], self.seeds[:1], last)
+
+    def _untrained(self, cells: Iterable[Cell], rung: int) -> list[Cell]:
+        """Those that did not come so far, and did not diverge."""
+        first = self.seeds[0]
+        found = [cell for cell in dict.fromkeys(cells) if math.isnan(self.track.score(cell, first, rung))]
+        return [cell for cell in found if not math.isinf(self.track.score(cell, first, 0))]
+
+    def _by_scheme(self, cells: Sequence[Cell]) -> list[Cell]:
+        """By how well their schemes have done at any rate: who came farthest, then by the score there."""
+        reached: dict[str, tuple[int, float]] = {}
+        for rung in range(len(self.track.rungs)):
+            for cell, score in self.scores(self.standing, rung).items():
+                if math.isfinite(score):
+                    before = reached.get(cell.scheme, (0, math.inf))
+                    reached[cell.scheme] = min(before, (-rung, score))
+        return sorted(cells, key=lambda cell: reached.get(cell.scheme, (0, math.inf)))
 
     # -- seeds
 

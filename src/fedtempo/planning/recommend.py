@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -54,13 +54,13 @@ _LOWEST, _HIGHEST = 1e-4, 20.0
 """Times one over the largest curvature at the start."""
 SHARE = 0.05
 """Of the planned client updates: what the pilot may use."""
-BUDGET = "50%"
-"""Of training every cell once; most races end before."""
+BUDGET = "100%"
+"""As much as training every cell once; most races are sure enough long before."""
 TOLERANCE = 0.1
 HOPELESS = 20.0
-"""A cell whose predicted loss is this many times the least is not begun."""
-ALWAYS = 3
-"""FedAvg's rates that are begun whatever is predicted: those predicted best."""
+"""A rate below the best whose predicted loss is this many times the least is not begun."""
+BEYOND = 10.0
+"""A rate that is this many times the largest stable one is not begun."""
 SAME = 0.02
 """Curves that differ by less are taken for the same."""
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -329,18 +329,23 @@ def _predicted(prior: Prior | None) -> dict[Cell, float]:
     }
 
 
-def _begun(cells: Sequence[Cell], predicted: Mapping[Cell, float], reference: str | None) -> list[Cell]:
-    """The cells that are not hopeless: stable, or the first rate that is not, and not far above the best."""
-    if not predicted:
+def _begun(cells: Sequence[Cell], prior: Prior | None, reference: str | None) -> list[Cell]:
+    """The cells that are not hopeless: neither far beyond the stable rates, nor small rates far above the best loss.
+
+    Where the loss is not convex at the pilot's end, what it predicts is not listened to. FedAvg always stays.
+    """
+    if prior is None or prior.pilot.least_curvature < 0:
         return list(cells)
-    limit = HOPELESS * max(min(predicted.values()), 0.0) or math.inf
+    predicted = _predicted(prior)
+    least = min(predicted.values())
     kept: list[Cell] = []
     for scheme in dict.fromkeys(cell.scheme for cell in cells):
         rates = [cell for cell in cells if cell.scheme == scheme]
-        unstable = [cell for cell in rates if not math.isfinite(predicted[cell])]
-        fine = [cell for cell in rates if predicted[cell] <= limit and math.isfinite(predicted[cell])]
-        best = sorted(rates, key=predicted.__getitem__)[: ALWAYS if scheme == reference else 1]
-        kept += [cell for cell in rates if cell in {*fine, *unstable[:1], *best}]
+        best = min(rates, key=predicted.__getitem__)
+        stable = max((cell.rate for cell in rates if math.isfinite(predicted[cell])), default=best.rate)
+        low = [cell for cell in rates if cell.rate < best.rate and predicted[cell] > HOPELESS * least > 0]
+        high = [cell for cell in rates if cell.rate > BEYOND * stable]
+        kept += [cell for cell in rates if scheme == reference or cell not in {*low, *high}]
     return kept
 
 
@@ -393,7 +398,7 @@ def _race(
     )
     return Race(
         track,
-        _begun(cells, predicted if aim.kind in ("loss", "time-to", "bytes") else {}, asked.reference),
+        _begun(cells, prior if aim.kind in ("loss", "time-to", "bytes") else None, asked.reference),
         asked.reference,
         allowance,
         tolerance,
@@ -402,7 +407,9 @@ def _race(
         widen=widen if asked.rated else None,
         refine=refinement if asked.free or (asked.rates is None and asked.rated) else None,
         seeds=tuple(range(seed, seed + MOST_SEEDS)),
+        other=0.0 if prior is None else prior.updates,
         grid=grid,
+        given=f"{allowed.number * grid:.4g}" if allowed.kind == "share" else f"{allowed.number:g}",
     )
 
 
@@ -502,7 +509,7 @@ class _Result:
                 grid=race.grid,
                 seconds=time.monotonic() - self.began,
                 trainings=len(runs),
-                to_the_end=sum(run.points == len(run.times) for run in runs),
+                to_the_end=sum(self.track.ended(run) for run in track.lanes.found),
             ),
             ended="budget" if race.ended == "time" else race.ended,
             planned_updates=self.asked.planned,
@@ -568,12 +575,16 @@ class _Result:
         )
 
     def _curve(self, cell: Cell) -> Curve:
-        runs = [run for run in (self.track.lanes.found.get(Run(*cell, s)) for s in self.race.used) if run is not None]
-        values = np.array([self.track.values(run) for run in runs if run.points == len(run.times) and not run.diverged])
-        error = (
-            values.std(axis=0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else np.full(values[0].shape, np.nan)
-        )
-        return Curve(runs[0].times, values.mean(axis=0), error)
+        """The mean over seeds, as far as all of them were trained."""
+        known = [self.track.lanes.found.get(Run(*cell, seed)) for seed in self.race.used]
+        short = self.aim.kind == "time-to"  # then a run ends when the loss is reached
+        runs = [
+            run for run in known if run is not None and not run.diverged and (short or run.points == len(run.times))
+        ]
+        values = np.array([self.track.values(run) for run in runs])
+        mean, many = values.mean(axis=0), len(values) > 1
+        error = values.std(axis=0, ddof=1) / math.sqrt(len(values)) if many else np.full_like(mean, np.nan)
+        return Curve(runs[0].times, mean, error)
 
     def _crossings(self, best: Cell, others: Iterable[Cell]) -> tuple[Crossing, ...]:
         """When others were ahead of the choice, by more than what is taken for the same."""
@@ -588,8 +599,12 @@ class _Result:
             theirs = self._curve(cell)
             values = np.interp(mine.times, theirs.times, theirs.mean)
             ahead = sign * (mine.mean - values) > SAME * np.abs(values)
+            known = np.isfinite(mine.mean) & np.isfinite(values)
+            if not known.any():
+                continue
+            ahead = ahead[known]
             if ahead.any() and not ahead[-1] and cell.scheme != best.scheme:
-                found.append(Crossing(float(mine.times[np.flatnonzero(ahead)[-1]]), cell.scheme, best.scheme))
+                found.append(Crossing(float(mine.times[known][np.flatnonzero(ahead)[-1]]), cell.scheme, best.scheme))
         return tuple(sorted(found, key=lambda one: one.time))
 
     def _notes(self, best: Cell) -> Iterable[str]:

@@ -96,8 +96,34 @@ class FieldTrack:
         return float(self.lanes.updates)
 
     def train(self, cells: Iterable[Cell], seeds: Sequence[int], rung: int) -> None:
-        """Each cell under each seed up to a rung."""
+        """Each cell under each seed up to a rung; where a loss is to be reached, to the rung where it is."""
         cells = list(cells)
+        for step in range(rung + 1) if self.objective.kind == "time-to" else (rung,):
+            self._train([cell for cell in cells if not self._all_there(cell, seeds)], seeds, step)
+
+    def _all_there(self, cell: Cell, seeds: Sequence[int]) -> bool:
+        """Whether a loss that is to be reached has been, under all of these seeds."""
+        if self.objective.kind != "time-to":
+            return False
+        return all(self._reached(Run(*cell, seed)) is not None for seed in seeds)
+
+    def _reached(self, run: Run) -> float | None:
+        """When the loss that is to be reached was."""
+        trained = self.lanes.found.get(run)
+        if self.objective.kind != "time-to" or trained is None:
+            return None
+        end = float(trained.times[trained.points - 1]) if trained.points else 0.0
+        score = self.objective.score(trained.times, self.values(trained), end, float(self.until))
+        return score if score <= end else None
+
+    def ended(self, run: Run) -> bool:
+        """Whether a run was trained to its end."""
+        trained = self.lanes.found[run]
+        return trained.points == len(trained.times) or self._reached(run) is not None
+
+    def _train(self, cells: Sequence[Cell], seeds: Sequence[int], rung: int) -> None:
+        if not cells:
+            return
         runs = [Run(*cell, seed) for cell in cells for seed in seeds]
         points = self.shares.index(self._rungs[rung]) + 1
         for seed in seeds:
@@ -138,6 +164,8 @@ class FieldTrack:
             return math.nan
         if trained.diverged:
             return math.inf
+        if (reached := self._reached(Run(*cell, seed))) is not None:
+            return reached
         place = self.shares.index(self._rungs[rung])
         if trained.points <= place:
             return math.nan
@@ -161,8 +189,21 @@ class FieldTrack:
 
     def cost(self, cell: Cell, rung: int, before: int | None = None) -> float:
         """Client updates of one training to a rung, from an earlier one or from the start."""
-        share = self.rungs[rung] - (0.0 if before is None else self.rungs[before])
+        start = 0.0 if before is None else self.rungs[before]
+        share = max(0.0, self._share(cell, rung) - start)
         return self.horizon(cell.scheme).updates * share + _CUT
+
+    def _share(self, cell: Cell, rung: int) -> float:
+        """Up to which share of the time a cell is trained to come to a rung."""
+        known = (
+            [self._reached(run) for run in self.lanes.found if Cell(run.scheme, run.rate) == cell]
+            if (self.objective.kind == "time-to")
+            else []
+        )
+        times = [time for time in known if time is not None]
+        if not times:
+            return self.rungs[rung]
+        return min(self.rungs[rung], next(r for r in self.rungs if r * float(self.until) >= max(times) * (1 - 1e-9)))
 
     def horizon(self, label: str) -> Horizon:
         """How long a scheme is trained, and what that takes."""
