@@ -1,9 +1,10 @@
 """A race of cells: a scheme at a learning rate each. All are trained a little, the better ones further, few to the end.
 
     T/16   all cells, one seed        of every scheme the best goes on, and the best of all
-    T/4    some two rates a scheme    waits, buffer sizes and rates are refined around the leader
+    T/4    some two rates a scheme
     T/2    one or two a scheme
-    T      about one a scheme         the best of them under more seeds, until the choice is sure enough
+    T      about one a scheme         then around the best: the rates beside it, the other schemes at its rate, finer
+                                      waits, sizes and rates; and more seeds, until the choice is sure enough
 
 All cells see the same seeds (common random numbers), so that they are compared in pairs. The choice is the lowest mean.
 Its regret, log(loss of the choice / least loss), is at most the sum of three parts at a joint level of 95 %:
@@ -40,13 +41,13 @@ AROUND = 0.88
 """Share of the budget that may be spent when what lies around the best cell has been tried: the rest is for seeds."""
 FURTHER = 2
 """Of the other schemes at its rate, how many go on from T/2 to the end."""
-REFINED = 0.1
-"""Share of the budget for refining waits and rates."""
 REFERENCES = 3
 """Rates of FedAvg that go on from every rung."""
 ALONG = 6
 """Finalists that get a second seed at least, where the budget allows."""
 SEEDS_LEVEL = 0.01
+MANY = 5
+"""Cells with two seeds from which on their scatter is taken for typical by its median."""
 MOST_SEEDS = 64
 
 
@@ -141,6 +142,8 @@ class Race:
     """Rates in a step from 1 to 2, 2 to 5 or 5 to 10: what is kept is counted in such steps."""
     widen: Widen | None = None
     refine: Refine | None = None
+    guessed: bool = False
+    """Whether the allowance is such a guess: then two cells go on in any case, until the time is over."""
     given: str = ""
     """The budget in words."""
     other: float = 0.0
@@ -175,8 +178,6 @@ class Race:
                 racing = self._climb(racing, rung)
                 if rung < last:
                     racing = self._onward(racing, rung)
-            if len(self.track.rungs) > 1:
-                self._around()
             self._more_seeds()
         except Stopped as stop:
             self.ended = stop.why
@@ -184,27 +185,43 @@ class Race:
     def _start(self) -> list[Cell]:
         """The cells that begin: all, if a third of the budget brings them to the first rung."""
         self._check_budget()
-        share = SPENT_BY[-len(self.track.rungs)] if len(self.track.rungs) <= len(SPENT_BY) else SPENT_BY[0]
-        room = share * self.budget - self.track.spent
-        racing: list[Cell] = []
-        for cell in self._by_promise():
-            cost = self.track.cost(cell, 0)
-            if cost <= room or len(racing) < 2:
-                racing.append(cell)
-                room -= cost
-        self.never = [cell for cell in self.cells if cell not in set(racing)]
-        return [cell for cell in self.cells if cell in set(racing)]
+        racing = set(self._affordable(self._by_promise(), self.cells, 0))
+        self.never = [cell for cell in self.cells if cell not in racing]
+        return [cell for cell in self.cells if cell in racing]
 
     def _check_budget(self) -> None:
-        if len(self.cells) < 2:
-            return
         last = len(self.track.rungs) - 1
-        least = sum(sorted(self.track.cost(cell, last) for cell in self._one_a_scheme())[:2])
-        if self.budget < least:
+        cells = self._one_a_scheme()[:1] if len(self.cells) == 1 else self._one_a_scheme()
+        least = sum(sorted(self.track.cost(cell, last) for cell in cells)[:2])
+        if self.budget < least * (1 - 1e-9):
+            what = "race two cells" if len(cells) > 1 else "train a cell"
             raise InputError(
-                f"budget: {self.given} client updates are too few to race two cells to the end; the least is "
+                f"budget: {self.given} client updates are too few to {what} to the end; the least is "
                 f"{math.ceil(least + self.other)}"
             )
+
+    def _affordable(
+        self, wanted: Iterable[Cell], every: Sequence[Cell], rung: int, before: int | None = None
+    ) -> list[Cell]:
+        """Of those wanted, the first that there is room for up to a rung; two at least, which can come to the end."""
+        last, listed = len(self.track.rungs) - 1, dict.fromkeys(wanted)
+        room, left = self._room(rung), (self.budget - self.track.spent) * (1 + 1e-9)
+        whole = {cell: self.track.cost(cell, last, before) for cell in every}
+        found: list[Cell] = []
+        for cell in dict.fromkeys([*listed, *every]):
+            cost = self.track.cost(cell, rung, before)
+            if len(found) < 2:
+                second = 0.0 if found else min((w for other, w in whole.items() if other != cell), default=0.0)
+                if whole[cell] + second > left and not self.guessed:
+                    continue
+                left -= whole[cell]
+            elif cell not in listed or cost > min(room, left):
+                continue
+            else:
+                left -= cost
+            room -= cost
+            found.append(cell)
+        return found
 
     def _one_a_scheme(self) -> list[Cell]:
         """A cell of every scheme; of one scheme alone two of its rates."""
@@ -224,7 +241,14 @@ class Race:
     def _climb(self, racing: list[Cell], rung: int) -> list[Cell]:
         """Train to a rung; add rates where the best of a scheme is the last on its side."""
         self._train(racing, self.seeds[:1], rung)
-        room = self._room(rung)
+        while rung == 0 and self.never and not any(math.isfinite(s) for s in self.scores(racing, rung).values()):
+            others = self._affordable(self._by_promise(), self.never, rung)
+            if not others:
+                break
+            self.never = [cell for cell in self.never if cell not in set(others)]
+            self._train(others, self.seeds[:1], rung)
+            racing = racing + others
+        room = min(self._room(rung), self.budget - self.track.spent - self._to_the_end(racing, rung))
         while self.widen is not None and rung < len(self.track.rungs) - 1:
             further = [cell for cell in self._beyond(racing, rung) if cell not in self.standing]
             cost = sum(self.track.cost(cell, rung) for cell in further)
@@ -235,6 +259,11 @@ class Race:
             self.cells += further
             racing = racing + further
         return racing
+
+    def _to_the_end(self, racing: Sequence[Cell], rung: int) -> float:
+        """Client updates that bring the two cheapest from a rung to the end."""
+        last, scores = len(self.track.rungs) - 1, self.scores(racing, rung)
+        return sum(sorted(self.track.cost(cell, last, rung) for cell in racing if math.isfinite(scores[cell]))[:2])
 
     def _beyond(self, racing: list[Cell], rung: int) -> list[Cell]:
         """Further rates of the schemes whose best is the last rate on its side and among the best of all."""
@@ -259,21 +288,14 @@ class Race:
             raise InputError(
                 "rates: every cell diverged or has no loss; give smaller rates, or a problem whose loss is finite"
             )
-        if self.refine is not None and share == min(self.track.rungs, key=lambda s: abs(s - 0.25)):
-            ranked = self._refined(ranked, rung)
-            scores = self.scores(ranked, rung)
         schemes = len({cell.scheme for cell in ranked})
         aside = ASIDE[min(rung, len(ASIDE) - 1)] * self.tolerance
         aim = math.ceil(kept_for(share, aside, schemes) * self.density)
-        room = self._room(rung + 1)
-        kept: list[Cell] = []
         hedge = self._by_forecast(ranked, scores, rung)[: math.ceil(HEDGE * aim)]
-        for cell in dict.fromkeys([*self._must_stay(ranked, rung), *ranked[:aim], *hedge]):
-            cost = self.track.cost(cell, rung + 1, rung)
-            if cost <= room or len(kept) < 2:
-                kept.append(cell)
-                room -= cost
-        staying = set(kept)
+        wanted = [*self._must_stay(ranked, rung), *ranked[:aim], *hedge]
+        staying = set(self._affordable(wanted, ranked, rung + 1, rung))
+        if not staying:  # those that there was room for have diverged
+            raise Stopped("budget")
         best_dropped = next((k for k, cell in enumerate(ranked) if cell not in staying), None)
         if best_dropped is not None:  # all before it in the order went on
             self.lost[rung] = lost(share, best_dropped / self.density, schemes)
@@ -310,31 +332,17 @@ class Race:
         behind = ranked.index(cell)
         return f"behind {behind} other{'s' * (behind != 1)} at {at} of the time"
 
-    def _refined(self, ranked: list[Cell], rung: int) -> list[Cell]:
-        """New waits, sizes and rates around the leader, trained to this rung, as long as there is something to try."""
-        assert self.refine is not None
-        limit = self.track.spent + REFINED * self.budget
-        scores = self.scores(ranked, rung)
-        while True:
-            leader = min(scores, key=scores.__getitem__)
-            fresh = [cell for cell in self.refine(leader, scores) if cell not in self.standing]
-            cost = sum(self.track.cost(cell, rung) for cell in fresh)
-            if not fresh or self.track.spent + cost > limit:
-                return sorted((c for c in scores if math.isfinite(scores[c])), key=scores.__getitem__)
-            self.cells += fresh
-            self._train(fresh, self.seeds[:1], rung)
-            scores |= self.scores(fresh, rung)
-
     def _around(self) -> None:
         """Around the best cell, what early rungs left behind: the best rate moves with time, and is shared by schemes.
 
-        The rates beside the best one, then the other schemes at its rate, until neither gives a better cell; at last
-        the rates beside FedAvg's best one.
+        The rates beside the best one, the other schemes at its rate, and finer waits, sizes and rates, until none of
+        them gives a better cell; at last the rates beside FedAvg's best one.
         """
         limit = AROUND * self.budget
         best = None
         while best != (best := self._beside(lambda: self.compare().best, limit)):
             self._across(best, limit)
+            self._finer(limit)
         if self.reference is not None:
             self._beside(lambda: self._best_of(self.reference), limit)
 
@@ -376,6 +384,17 @@ class Race:
             ahead = [cell for cell in sorted(scores, key=scores.__getitem__) if math.isfinite(scores[cell])]
             self._train(ahead[:FURTHER], self.seeds[:1], last)
 
+    def _finer(self, limit: float) -> None:
+        """New waits, sizes and rates around the best cell, trained to the end, as long as there is something to try."""
+        last = len(self.track.rungs) - 1
+        while self.refine is not None:
+            means = {cell: float(np.nanmean(scores)) for cell, scores in self._table(last).items()}
+            found = self._untrained(self.refine(self.compare().best, means), last)
+            if not found or self.track.spent + sum(map(self._whole, found)) > limit:
+                return
+            self.cells += [cell for cell in found if cell not in self.standing]
+            self._train(found, self.seeds[:1], last)
+
     def _untrained(self, cells: Iterable[Cell], rung: int) -> list[Cell]:
         """Those that did not come so far, and did not diverge."""
         first = self.seeds[0]
@@ -395,9 +414,14 @@ class Race:
     # -- seeds
 
     def _more_seeds(self) -> None:
-        """Seeds for the finalists, until the regret is within the tolerance."""
+        """Seeds for the finalists, until the regret is within the tolerance, each new leader's surroundings first."""
+        looked: set[Cell] = set()
         while True:
             found = self.compare()
+            if len(self.track.rungs) > 1 and found.best not in looked:
+                self._around()
+                looked |= {found.best, self.compare().best}
+                found = self.compare()
             before = sum(self.lost.values())
             several = self._seeds_of(found.best) > 1
             if several and before + found.regret <= math.log1p(self.tolerance):
@@ -451,10 +475,16 @@ class Race:
         cells = list(table)
         x = _logs(table)
         counts = {cell: int(np.isfinite(values).sum()) for cell, values in x.items()}
-        most = max(counts.values())
-        leading = [cell for cell in cells if counts[cell] == most]
-        best = min(leading, key=lambda cell: float(np.nanmean(table[cell])))
         spread = _spread(x)
+        several = [cell for cell in cells if counts[cell] >= min(2, max(counts.values()))]
+        means = {cell: float(np.nanmean(table[cell])) for cell in cells}
+        least = min(means.values())
+
+        def careful(cell: Cell) -> float:
+            """One standard error above the mean: of two that look alike, the one that is better known."""
+            return gap(means[cell], least) + spread.own[cell] / math.sqrt(counts[cell])
+
+        best = min(several, key=careful)
         mean: dict[Cell, float] = {}
         upper: dict[Cell, float] = {}
         lower: dict[Cell, float] = {}
@@ -560,7 +590,8 @@ class Spread(NamedTuple):
 def _spread(x: Mapping[Cell, Floats]) -> Spread:
     """Standard deviations of residuals, and their degrees of freedom.
 
-    What is usual counts as one more degree; where no two cells have two seeds, the largest that was seen stands in.
+    Pooled is the median over cells, which a few wild ones do not move. What is usual counts as one more degree; where
+    no two cells have two seeds, the largest that was seen stands in.
     """
     several = {cell: values for cell, values in x.items() if np.isfinite(values).sum() > 1}
     if len(several) < 2:
@@ -569,13 +600,15 @@ def _spread(x: Mapping[Cell, Floats]) -> Spread:
     left = table - np.nanmean(table, axis=1, keepdims=True)
     there = np.isfinite(left)
     seeds = there.any(axis=0)
-    left = left[:, seeds] - np.nanmean(left[:, seeds], axis=0)
+    left = left[:, seeds] - np.nanmedian(left[:, seeds], axis=0)
     squares, counts = np.nansum(left**2, axis=1), there.sum(axis=1)
-    freedom = max(1, int((counts - 1).sum()) - int(seeds.sum()) + 1) + 1
-    pooled = math.sqrt((SEED_SPREAD**2 + float(squares.sum())) / freedom)
-    found = np.sqrt(squares / (counts - 1))
-    own = {cell: max(pooled, float(value)) for cell, value in zip(several, found, strict=True)}
-    return Spread(pooled, freedom, dict.fromkeys(x, pooled) | own)
+    freedom = max(1, int((counts - 1).sum()) - int(seeds.sum()) + 1)
+    variances = squares / (counts - 1)
+    usual = (1 - 2 / (9 * (counts - 1))) ** 3  # the median of χ² over its degrees of freedom
+    typical = float(np.median(variances / usual)) if len(several) >= MANY else float(squares.sum()) / freedom
+    pooled = math.sqrt((SEED_SPREAD**2 + freedom * typical) / (freedom + 1))
+    own = {cell: max(pooled, math.sqrt(value)) for cell, value in zip(several, variances.tolist(), strict=True)}
+    return Spread(pooled, freedom + 1, dict.fromkeys(x, pooled) | own)
 
 
 def _quantile(level: float, freedom: int) -> float:

@@ -394,7 +394,12 @@ def _race(
         return sorted(further, key=lambda r: abs(math.log(r / best)))[:1]
 
     refinement = Refinement(
-        track.schemes, asked.problem.num_clients, slowest_of(asked.times), asked.free, asked.rates is None
+        track.schemes,
+        asked.problem.num_clients,
+        slowest_of(asked.times),
+        asked.free,
+        asked.rates is None,
+        tolerance / 2,
     )
     return Race(
         track,
@@ -409,6 +414,7 @@ def _race(
         seeds=tuple(range(seed, seed + MOST_SEEDS)),
         other=0.0 if prior is None else prior.updates,
         grid=grid,
+        guessed=allowed.kind == "seconds",
         given=f"{allowed.number * grid:.4g}" if allowed.kind == "share" else f"{allowed.number:g}",
     )
 

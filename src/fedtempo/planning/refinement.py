@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from fedtempo.planning.objective import gap
 from fedtempo.planning.race import Cell
 from fedtempo.schemes.named import FedBuff, FedFix, Scheme
 
@@ -33,6 +34,8 @@ class Refinement:
     waits: bool = True
     """Whether waits and sizes are free; if not, they were given."""
     rates: bool = True
+    flat: float = 0.05
+    """Where the scores on both sides are within this gap of the leader's, nothing finer is tried."""
     check: Callable[[Scheme], None] = lambda scheme: None
 
     def __call__(self, leader: Cell, scores: Mapping[Cell, float]) -> list[Cell]:
@@ -45,6 +48,8 @@ class Refinement:
         if not leader.rate:
             return []
         tried = [cell.rate for cell in scores if cell.scheme == leader.scheme]
+        if self._is_flat({rate: scores[Cell(leader.scheme, rate)] for rate in tried}, leader.rate):
+            return []
         wanted = [float(f"{leader.rate * APART:.3g}"), float(f"{leader.rate / APART:.3g}")]
         fresh = [r for r in wanted if all(max(r / other, other / r) > 1.2 for other in tried)]
         return [Cell(leader.scheme, rate) for rate in fresh]
@@ -60,6 +65,8 @@ class Refinement:
             other = self.schemes[cell.scheme]
             if type(other) is type(scheme) and other.options == scheme.options and (found := _size(other)) is not None:
                 best[found] = min(best.get(found, math.inf), score)
+        if self._is_flat(best, size):
+            return []
         tried = sorted(best)
         place = tried.index(size)
         low = tried[place - 1] if place else size / 2
@@ -74,6 +81,13 @@ class Refinement:
             self.schemes[made.label] = made
             found_cells.append(Cell(made.label, leader.rate))
         return found_cells
+
+    def _is_flat(self, scores: Mapping[float, float], at: float) -> bool:
+        """Whether the nearest ones on both sides were tried and are hardly worse."""
+        tried = sorted(scores)
+        place = tried.index(at)
+        beside = [*tried[max(0, place - 1) : place], *tried[place + 1 : place + 2]]
+        return len(beside) == 2 and all(gap(scores[value], scores[at]) <= self.flat for value in beside)
 
     def _largest(self, scheme: Scheme) -> float:
         return float(self.slowest) if isinstance(scheme, FedFix) else float(self.clients - 1)

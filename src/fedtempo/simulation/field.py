@@ -85,17 +85,24 @@ class _Lane:
                 self.session = Session(self.spec, self.machine)
                 self._narrow(range(len(self.runs)))
             going = self.session
-            while going.recorder.points_done < point and not going.finished and not stop.is_set():
+            while not self.is_at(point) and not stop.is_set():
                 piece = going.piece()
                 self.updates += going.train(piece, point - 1) * len(self.runs) * len(going.spec.unit.seeds)
                 going.measure(piece)
+
+    def is_at(self, point: int) -> bool:
+        """Whether so many points are measured, or all of its runs have diverged."""
+        going = self.session
+        return going is not None and (going.recorder.points_done >= point or going.finished)
 
     def narrow(self, wanted: set[Run]) -> bool:
         """Keep the runs that are wanted; whether there are any."""
         kept = [k for k, runs in enumerate(self.runs) if any(run in wanted for run in runs)]
         if kept and len(kept) < len(self.runs):
             self.runs = [self.runs[k] for k in kept]
-            if self.session is not None:
+            if self.session is None:
+                self.spec = self.spec.narrowed(kept)
+            else:
                 with numerics(self.dtype):
                     self._narrow(kept)
         return bool(kept)
@@ -190,7 +197,6 @@ class Field:
             lane.narrow(asked)
         stop = threading.Event()
         threads = 1 if any(lane.alone for lane in going) else cores()
-        on_time = True
         try:
             with noted() as interrupts, ThreadPoolExecutor(threads, thread_name_prefix="fedtempo") as pool:
                 tasks = [pool.submit(lane.train, point, stop) for lane in _longest_first(going)]
@@ -203,7 +209,6 @@ class Field:
                         if interrupts.came:
                             raise KeyboardInterrupt
                         if deadline is not None and time.monotonic() > deadline:
-                            on_time = not running
                             stop.set()
                         if tell is not None:
                             tell()
@@ -217,7 +222,7 @@ class Field:
                     before = self.found.get(run)
                     if before is None or before.points <= trained.points:
                         self.found[run] = trained
-        return on_time
+        return all(lane.is_at(point) for lane in going)
 
     def leave(self, kept: Iterable[Run]) -> None:
         """Take out all runs but these, and free their memory."""

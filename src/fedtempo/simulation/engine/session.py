@@ -84,6 +84,11 @@ class UnitSpec:
         """Whether its rounds follow from the models that it trains."""
         return bool(self.config.rule.by_training)
 
+    def narrowed(self, kept: Sequence[int]) -> UnitSpec:
+        """The same of some of its runs alone, by their places."""
+        unit = replace(self.unit, runs=tuple(self.unit.runs[k] for k in kept))
+        return replace(self, unit=unit, hyper={name: values[list(kept)] for name, values in self.hyper.items()})
+
     def first_piece(self) -> Piece:
         """How the program begins."""
         return next(self.pieces(lambda slot: np.zeros(self.config.num_clients)))
@@ -236,11 +241,9 @@ class Session:
 
     def narrow(self, kept: Sequence[int]) -> None:
         """Go on with some of the runs alone, by their places; what they do does not change."""
-        spec = self.spec
-        unit = replace(spec.unit, runs=tuple(spec.unit.runs[k] for k in kept))
-        hyper = {name: values[list(kept)] for name, values in spec.hyper.items()}
-        self.spec = spec = replace(spec, unit=unit, hyper=hyper)
-        self.runs = self.machine.runs(unit.seeds, [rule for rule, _ in unit.runs], hyper, spec.clients)
+        self.spec = spec = self.spec.narrowed(kept)
+        unit = spec.unit
+        self.runs = self.machine.runs(unit.seeds, [rule for rule, _ in unit.runs], spec.hyper, spec.clients)
         self.state = self.machine.narrowed(self.state, kept)
         self.recorder.narrow(spec, list(kept))
 
