@@ -154,7 +154,7 @@ def test_what_cannot_work_is_refused(run, asked, words, said) -> None:
 
 FLAGS = {
     "until": "9",
-    "budget": "25%",
+    "budget": "100%",
     "tolerance": "0",
     "objective": "loss",
     "momentum": "0.9",

@@ -119,7 +119,7 @@ def plan(
         typer.Option(
             "--budget",
             help="What the search may train: client updates, as 50000; time, as 60s, 5m or 1h; or 25% of all cells.",
-            show_default="25%",
+            show_default="100%",
             rich_help_panel=_RACE,
         ),
     ] = None,

@@ -40,7 +40,7 @@ HEDGE = 0.5
 AROUND = 0.88
 """Share of the budget that may be spent when what lies around the best cell has been tried: the rest is for seeds."""
 FURTHER = 2
-"""Of the other schemes at its rate, how many go on from T/2 to the end."""
+"""Of the other schemes at its rate, how many go on from T/2 to the end; all, where half the budget is left."""
 REFERENCES = 3
 """Rates of FedAvg that go on from every rung."""
 ALONG = 6
@@ -49,6 +49,8 @@ SEEDS_LEVEL = 0.01
 MANY = 5
 """Cells with two seeds from which on their scatter is taken for typical by its median."""
 MOST_SEEDS = 64
+_HUGE = 1e150
+"""Its square is finite."""
 
 
 class Cell(NamedTuple):
@@ -208,7 +210,7 @@ class Race:
         room, left = self._room(rung), (self.budget - self.track.spent) * (1 + 1e-9)
         whole = {cell: self.track.cost(cell, last, before) for cell in every}
         found: list[Cell] = []
-        for cell in dict.fromkeys([*listed, *every]):
+        for cell in [*listed, *(cell for cell in every if cell not in listed)]:
             cost = self.track.cost(cell, rung, before)
             if len(found) < 2:
                 second = 0.0 if found else min((w for other, w in whole.items() if other != cell), default=0.0)
@@ -241,8 +243,10 @@ class Race:
     def _climb(self, racing: list[Cell], rung: int) -> list[Cell]:
         """Train to a rung; add rates where the best of a scheme is the last on its side."""
         self._train(racing, self.seeds[:1], rung)
+        racing = racing + (self._back(None, rung, self.budget) if rung else [])
         while rung == 0 and self.never and not any(math.isfinite(s) for s in self.scores(racing, rung).values()):
-            others = self._affordable(self._by_promise(), self.never, rung)
+            left = set(self.never)
+            others = self._affordable([cell for cell in self._by_promise() if cell in left], self.never, rung)
             if not others:
                 break
             self.never = [cell for cell in self.never if cell not in set(others)]
@@ -259,6 +263,21 @@ class Race:
             self.cells += further
             racing = racing + further
         return racing
+
+    def _back(self, scheme: str | None, rung: int, limit: float) -> list[Cell]:
+        """Where all that went on have diverged, those that were left behind, the best first, until one comes here."""
+        first, back = self.seeds[0], list[Cell]()
+        while True:
+            cells = [cell for cell in self.standing if scheme in (None, cell.scheme)]
+            if any(math.isfinite(self.track.score(cell, first, rung)) for cell in cells):
+                return back
+            left = {cell: self.track.score(cell, first, self.standing[cell].rung) for cell in cells}
+            left = {cell: score for cell, score in left.items() if math.isfinite(score)}
+            best = min(left, key=lambda cell: (-self.standing[cell].rung, left[cell]), default=None)
+            if best is None or self.track.spent + self.track.cost(best, rung) > limit:
+                return back
+            self._train([best], self.seeds[:1], rung)
+            back.append(best)
 
     def _to_the_end(self, racing: Sequence[Cell], rung: int) -> float:
         """Client updates that bring the two cheapest from a rung to the end."""
@@ -285,6 +304,8 @@ class Race:
         scores = self.scores(racing, rung)
         ranked = sorted((cell for cell in racing if math.isfinite(scores[cell])), key=scores.__getitem__)
         if not ranked:
+            if self.never:
+                raise InputError("budget: every cell that there was room for diverged; give more, or smaller rates")
             raise InputError(
                 "rates: every cell diverged or has no loss; give smaller rates, or a problem whose loss is finite"
             )
@@ -330,6 +351,8 @@ class Race:
         if not math.isfinite(score):
             return f"diverged before {at} of the time"
         behind = ranked.index(cell)
+        if not behind:
+            return f"the budget did not bring it beyond {at} of the time"
         return f"behind {behind} other{'s' * (behind != 1)} at {at} of the time"
 
     def _around(self) -> None:
@@ -344,6 +367,7 @@ class Race:
             self._across(best, limit)
             self._finer(limit)
         if self.reference is not None:
+            self._back(self.reference, len(self.track.rungs) - 1, limit)
             self._beside(lambda: self._best_of(self.reference), limit)
 
     def _beside(self, of: Callable[[], Cell | None], limit: float) -> Cell | None:
@@ -382,7 +406,8 @@ class Race:
             self._train(chosen, self.seeds[:1], before)
             scores = self.scores(chosen, before)
             ahead = [cell for cell in sorted(scores, key=scores.__getitem__) if math.isfinite(scores[cell])]
-            self._train(ahead[:FURTHER], self.seeds[:1], last)
+            plenty = self.track.spent + sum(map(self._whole, ahead)) < limit / 2
+            self._train(ahead if plenty else ahead[:FURTHER], self.seeds[:1], last)
 
     def _finer(self, limit: float) -> None:
         """New waits, sizes and rates around the best cell, trained to the end, as long as there is something to try."""
@@ -575,7 +600,7 @@ def _logs(table: Mapping[Cell, Floats]) -> dict[Cell, Floats]:
     if (every[np.isfinite(every)] > 0).all():
         return {cell: np.log(values) for cell, values in table.items()}
     best = min(float(np.nanmean(values)) for values in table.values())
-    return {cell: values / max(abs(best), 1e-300) for cell, values in table.items()}
+    return {cell: np.clip(values / max(abs(best), 1e-300), -_HUGE, _HUGE) for cell, values in table.items()}
 
 
 class Spread(NamedTuple):

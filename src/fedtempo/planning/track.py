@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 RUNGS = (Fraction(1, 16), Fraction(1, 4), Fraction(1, 2), Fraction(1))
 _TAIL = tuple(Fraction(k, 100) for k in (92, 94, 96, 98, 100))
 """Where a score is measured, as shares of the rung."""
-_BETWEEN = tuple(Fraction(k, 64) for k in (0, 1, 2, 8, 12, 24, 32, 40, 48, 56))
+_BETWEEN = tuple(Fraction(k, 64) for k in (0, 1, 2, 8, 12, 16, 24, 32, 40, 48, 56))
 """Where curves are measured as well, as shares of the time."""
 _FINE = 128
 """Points of a curve whose crossing of a level is sought."""

@@ -4,7 +4,8 @@
     train(runs, point)     those runs go on to a measuring point; the others are taken out for good
 
 A lane is a unit of the study: runs of one scheme that share a timeline and with it a call of the engine. Taking runs
-out does not change what the others do, so that a run in a field has the bits of the same run in `simulate`'s study.
+out does not change what the others do: a run in a field is the same run as in `simulate`'s study, bit by bit while as
+many columns are computed, else up to the rounding of a program for another number of runs.
 """
 
 from __future__ import annotations
