@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from demo_figure import save_demo
 from rich.console import Console
 from rich.table import Table
@@ -35,8 +34,6 @@ SLACK = 1.05
 """By how much longer than in the first round a site may take."""
 STEPS, BATCH, PARTITION = 20, 16, "dirichlet:0.3"
 RATES = (0.1, 0.2, 0.5, 1.0, 2.0)
-PILOT = 0.5
-"""Of the planned client updates: they are few, and a smaller pilot sees too little of the problem."""
 
 
 @dataclass(frozen=True)
@@ -72,27 +69,27 @@ def horizon(times: Sequence[int], limit: int) -> int:
 
 
 def plan(times: Sequence[int], seconds: int) -> Chosen:
-    """The learning rate that the planner gives FedAvg, and the wait that is best for FedFix at that rate."""
+    """The learning rate at which FedAvg was best in the planner's race, and FedFix's best wait at that rate."""
     problem = ft.problems.digits(len(PAUSES), PARTITION, importance="rows")
     fixes = [ft.FedFix(wait) for wait in waits_for(times)]
     local = ft.LocalSGD(steps=STEPS, batch_size=BATCH)
     made = ft.recommend(
-        problem,
-        ft.FixedTimes(times),
-        until=seconds,
-        local=local,
-        schemes=[ft.FedAvg(), *fixes],
-        rates=RATES,
-        share=PILOT,
+        problem, ft.FixedTimes(times), until=seconds, local=local, schemes=[ft.FedAvg(), *fixes], rates=RATES
     )
     show_recommendation(made)
-    fedavg = made.prediction(ft.FedAvg())
-    excess = [float(made.prediction(fix).excess[fedavg.best]) for fix in fixes]
-    best = fixes[int(np.argmin(excess))]
-    local_lr = float(fedavg.lr[fedavg.best])
-    said = ", ".join(f"{fix.label} {made.model.least_loss + more:.3g}" for fix, more in zip(fixes, excess, strict=True))
-    print(f"The clients keep FedAvg's learning rate, {local_lr:g}; at that rate FedFix is to end at: {said}.")
-    return Chosen(best, local_lr)
+    assert made.fedavg is not None
+    local_lr = made.fedavg.local_lr
+    there = {one.scheme.label: one for one in made.cells if one.local_lr == local_lr and math.isfinite(one.loss)}
+    seen = [there[fix.label] for fix in fixes if fix.label in there]
+    best = min(seen, key=lambda one: (-one.trained, one.loss), default=None)
+    said = ", ".join(
+        f"{one.scheme.label} {one.loss:.3g}" + (f" at {one.trained:g} of the time" if one.trained < 1 else "")
+        for one in seen
+    )
+    print(f"The clients keep FedAvg's learning rate, {local_lr:g}; at that rate FedFix ended at: {said}.")
+    if best is None or not isinstance(best.scheme, ft.FedFix):
+        raise SystemExit(f"no wait of FedFix was trained at the learning rate {local_lr:g}")
+    return Chosen(best.scheme, local_lr)
 
 
 Told = dict[str, str | int | float | bool]

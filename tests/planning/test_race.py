@@ -344,7 +344,9 @@ def test_where_the_first_ones_diverge_others_begin() -> None:
 def test_a_guess_of_the_budget_does_not_stop_the_race() -> None:
     """Where seconds are what is limited, the track says when they are over."""
     track = sgd(2, 4)
-    race = ran(track, grid(names(4)), allowance=lambda: 1.0 + 2 * track.spent if track.spent else math.inf, guessed=True)
+    race = ran(
+        track, grid(names(4)), allowance=lambda: 1.0 + 2 * track.spent if track.spent else math.inf, guessed=True
+    )
     assert race.ended in ("budget", "sure", "settled")
     assert max(one.rung for one in race.standing.values()) == len(RUNGS) - 1
 
@@ -383,7 +385,7 @@ def races(draw) -> Race:
     if draw(st.booleans()):
 
         def refine(leader, scores):
-            return [Cell(leader.scheme, float(f"{leader.rate * f:.3g}")) for f in (0.7, 1.4)][: draw_one]
+            return [Cell(leader.scheme, float(f"{leader.rate * f:.3g}")) for f in (0.7, 1.4)][:draw_one]
 
         draw_one = draw(st.integers(0, 2))
     return race_on(
@@ -468,7 +470,9 @@ def test_where_all_that_went_on_diverge_those_left_behind_come_back() -> None:
         track = DrawnTrack(lambda c, s: 1 + 1 / c.rate - s, own=0.01, dies=dict.fromkeys(dies, rates_share))
         race = ran(track, cells, tolerance=0.5)
         assert race.compare().best.rate == 0.05
-        assert any(cell.scheme == REFERENCE and one.rung == 3 and cell.rate <= 0.05 for cell, one in race.standing.items())
+        assert any(
+            cell.scheme == REFERENCE and one.rung == 3 and cell.rate <= 0.05 for cell, one in race.standing.items()
+        )
 
 
 # -- what is told, and why a cell was left

@@ -63,7 +63,7 @@ def at(schemes: list[Scheme], rates: tuple[float, ...] = RATES) -> list[Cell]:
     return [Cell(scheme.label, rate) for scheme in schemes for rate in rates]
 
 
-@given(st.floats(0.05, 40), st.floats(0.05, 1))
+@given(st.floats(0.5, 40), st.floats(0.05, 1))
 def test_waits_end_near_the_best_within_the_slowest_clients_time(best: float, rate: float) -> None:
     schemes = waits("5/4", "5/2", 5, "15/2")
     refine = refinement(schemes)
@@ -146,7 +146,7 @@ def test_where_it_is_flat_on_both_sides_nothing_finer_is_tried() -> None:
 
 
 def test_options_are_kept_and_other_options_do_not_mix() -> None:
-    momentum = ft.FedFix(5).using(server=ft.ServerMomentum(0.5))
+    momentum = ft.FedFix(5).using(server=ft.SlowMo(0.5))
     schemes = [ft.FedAvg(), ft.FedFix("5/2"), momentum]
     refine = refinement(schemes, rates=False)
 

@@ -23,7 +23,7 @@ GENERATOR = np.random.Generator(np.random.Philox(3))
 DATA = [(GENERATOR.normal(size=(n, 3)) + i, GENERATOR.normal(size=n) + 1 + i) for i, n in enumerate((6, 9, 12))]
 ASYNC, BUFFER = ft.AsyncFedAvg(), ft.FedBuff(2)
 HEAVY = ASYNC.using(correction=ft.Scaffold())
-RATES = (0.005, 0.01, 0.02, 1e3)
+RATES = (0.002, 0.01, 0.02, 1e3)
 SLOW, GOOD, BEST, WILD = (Cell(ASYNC.label, rate) for rate in RATES)
 OTHER = [Cell(BUFFER.label, rate) for rate in RATES]
 LOSS, WORST = Objective(), Objective("worst", "client_loss")
@@ -243,7 +243,7 @@ def test_a_run_that_has_reached_the_loss_is_not_trained_further() -> None:
     assert track.score(BEST, 0, 3) == track.score(BEST, 0, 1) == pytest.approx(crossing, rel=1e-9)
     assert track.score(SLOW, 0, 3) > UNTIL
     found = track.lanes.found[Run(*BEST, 0)]
-    assert found.times[found.points - 1] == UNTIL / 4
+    assert UNTIL / 4 <= found.times[found.points - 1] < UNTIL / 4 + 1 / 2  # before the next update
     assert track.ended(Run(*BEST, 0))
     assert track.ended(Run(*SLOW, 0))
     assert track.spent == updates(SLOW, 1) + updates(BEST, 1 / 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedtempo as ft
-from fedtempo.simulation.rate_search import DECADES, EDGE, INSIDE, first_rates, widened
+from fedtempo.simulation.rate_search import DECADES, EDGE, INSIDE, beyond, between, first_rates, ladder, widened
 
 FIRST = (0.01, 0.1, 1.0)
 
@@ -131,3 +132,55 @@ def test_a_study_finds_its_rates_and_trains_every_scheme_at_all_of_them() -> Non
 def test_bad_rates_are_one_message(call, message) -> None:
     with pytest.raises(ft.InputError, match=message):
         call()
+
+
+# -- 1, 2 and 5 times powers of ten, as a race of cells tries them
+
+
+@given(st.floats(1e-6, 1e4), st.floats(1.01, 1e4))
+def test_between_lie_all_steps_of_the_scale_and_neither_end(low, ratio) -> None:
+    found = between(low, low * ratio)
+    assert all(low < rate < low * ratio for rate in found)
+    assert found == sorted(set(found))
+    assert {f"{rate:e}"[0] for rate in found} <= {"1", "2", "5"}
+    assert all(1.99 < b / a < 2.51 for a, b in itertools.pairwise([low, *found, low * ratio][1:-1]))
+    assert not found or (found[0] / low <= 2.5 * (1 + 1e-6) and low * ratio / found[-1] <= 2.5 * (1 + 1e-6))
+
+
+def test_steps_by_hand() -> None:
+    assert between(0.1, 1) == [0.2, 0.5]
+    assert between(0.1, 0.2) == []
+    assert between(0.099, 1.01) == [0.1, 0.2, 0.5, 1.0]
+    assert ladder((0.01, 0.1, 1.0)) == [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0]
+    assert (ladder((1e-4, 1e-3, 1e-2))[0], ladder((1e-4, 1e-3, 1e-2))[-1]) == (1e-5, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("rates", "best", "diverged", "found"),
+    [
+        ((0.1, 0.2, 0.5), 0.2, None, []),  # worse ones on both sides
+        ((0.1, 0.2, 0.5), 0.5, None, [1.0, 2.0, 5.0]),
+        ((0.1, 0.2, 0.5), 0.1, None, [0.01, 0.02, 0.05]),
+        ((0.1, 0.2, 0.5), 0.1, 0.2, [0.01, 0.02, 0.05]),
+        ((0.1, 0.2, 0.5), 0.5, 2.0, [1.0]),  # not up to what diverged
+        ((0.1, 0.2, 0.5), 0.5, 1.0, []),
+        ((0.1, 0.2, 0.5), 0.5, 0.2, []),
+        ((0.1, 0.2, 0.5, 1.0), 0.5, 1.0, []),
+        ((0.1, 0.3), 0.3, None, [0.5, 1.0, 2.0]),
+        ((0.1,), 0.1, None, [0.2, 0.5, 1.0]),
+        ((1e-4, 1.0), 1e-4, None, [1e-5, 2e-5, 5e-5]),
+        ((1e-6, 1.0), 1e-6, None, []),  # four decades away from the first ones
+        ((1e-2, 1e4), 1e4, None, []),
+    ],
+)
+def test_beyond_the_last_rate_a_decade_is_tried(rates, best, diverged, found) -> None:
+    assert beyond(rates, best, diverged, FIRST) == found
+
+
+def test_the_search_beyond_comes_to_its_end() -> None:
+    for best in (max, min):
+        rates = list(FIRST)
+        while more := beyond(rates, best(rates), None, FIRST):
+            assert not set(more) & set(rates)
+            rates += more
+        assert max(rates) / min(rates) == pytest.approx(10 ** (DECADES + 2), rel=1e-6)

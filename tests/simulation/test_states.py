@@ -178,8 +178,10 @@ def test_all_rows_at_once_are_refused(problem):
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
-def test_the_planner_and_the_theory_say_that_they_need_a_plain_loss(problem):
-    with pytest.raises(ft.InputError, match=r"the planner needs a loss of \(params, batch\) only"):
-        ft.recommend(problem(), TIMES, until=1000)
+def test_the_pilot_and_the_theory_say_that_they_need_a_plain_loss(problem):
+    local = ft.LocalSGD(batch_size=BATCH)
+    made = ft.recommend(problem(), TIMES, until=9, local=local, schemes=[ft.FedAvg()], rates=[0.1], share=1)
+    assert made.prior is None
+    assert any("needs a loss of (params, batch) only" in sentence for sentence in made.notes)
     with pytest.raises(ft.InputError, match=r"the theory needs a loss of \(params, batch\) only"):
         ft.theory.optimum(problem())

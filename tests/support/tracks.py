@@ -170,7 +170,11 @@ def sgd(draw: int, schemes: int = 6, *, rates: Sequence[float] = RATES, noise: f
     dies = {cell: float(by.uniform(0.001, 0.8)) for cell in grid(labels, rates) if cell.rate > limit[cell.scheme]}
     updates = dict(zip(labels, WHOLE * np.round(by.uniform(0.5, 2, schemes), 3), strict=True))
     return DrawnTrack(
-        found, common=2 * noise, own=noise, draw=draw, **{"updates": updates, "dies": dies, **more}  # type: ignore[arg-type]
+        found,
+        common=2 * noise,
+        own=noise,
+        draw=draw,
+        **{"updates": updates, "dies": dies, **more},  # type: ignore[arg-type]
     )
 
 

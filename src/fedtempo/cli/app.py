@@ -92,7 +92,10 @@ _ALWAYS_THERE = "its quantities and bounds are those of clients that are always 
 _NO_MODEL = "a timeline is about who contributes when, and no model is trained"
 _TRAINING = ("solver", "momentum", "clip", "draw", "schedule", "correction", "server", "compression", "compensate")
 _WHY: dict[str, dict[str, str]] = {
-    "plan": dict.fromkeys(_TRAINING, _PLAIN_SGD) | {"seeds": "a plan has one seed, --seed"},
+    "plan": {
+        "schedule": "a plan looks for one learning rate that stays",
+        "seeds": "a plan has one seed, --seed",
+    },
     "theory": dict.fromkeys(_TRAINING, _PLAIN_SGD)
     | dict.fromkeys(("failure", "on", "off", "absences", "period"), _ALWAYS_THERE)
     | {"step": "the bounds are those of the paper's step", "seeds": "it draws one timeline, --seed"},

@@ -206,15 +206,15 @@ class Race:
         self, wanted: Iterable[Cell], every: Sequence[Cell], rung: int, before: int | None = None
     ) -> list[Cell]:
         """Of those wanted, the first that there is room for up to a rung; two at least, which can come to the end."""
-        last, listed = len(self.track.rungs) - 1, dict.fromkeys(wanted)
+        listed, few = dict.fromkeys(wanted), self.guessed or len(self.cells) <= 2
         room, left = self._room(rung), (self.budget - self.track.spent) * (1 + 1e-9)
-        whole = {cell: self.track.cost(cell, last, before) for cell in every}
+        whole = {cell: self._rest(cell, before) for cell in every}
         found: list[Cell] = []
         for cell in [*listed, *(cell for cell in every if cell not in listed)]:
             cost = self.track.cost(cell, rung, before)
             if len(found) < 2:
                 second = 0.0 if found else min((w for other, w in whole.items() if other != cell), default=0.0)
-                if whole[cell] + second > left and not self.guessed:
+                if whole[cell] + second > left and not few:
                     continue
                 left -= whole[cell]
             elif cell not in listed or cost > min(room, left):
@@ -281,8 +281,12 @@ class Race:
 
     def _to_the_end(self, racing: Sequence[Cell], rung: int) -> float:
         """Client updates that bring the two cheapest from a rung to the end."""
-        last, scores = len(self.track.rungs) - 1, self.scores(racing, rung)
-        return sum(sorted(self.track.cost(cell, last, rung) for cell in racing if math.isfinite(scores[cell]))[:2])
+        scores = self.scores(racing, rung)
+        return sum(sorted(self._rest(cell, rung) for cell in racing if math.isfinite(scores[cell]))[:2])
+
+    def _rest(self, cell: Cell, rung: int | None) -> float:
+        """Client updates from a rung, or the start, to the end."""
+        return self._whole(cell) - (0.0 if rung is None else self.track.cost(cell, rung))
 
     def _beyond(self, racing: list[Cell], rung: int) -> list[Cell]:
         """Further rates of the schemes whose best is the last rate on its side and among the best of all."""

@@ -24,6 +24,7 @@ from fedtempo.clock.ticks import Exact, positive
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
+from fedtempo.planning.calibration import lost
 from fedtempo.planning.objective import Objective, objective_of
 from fedtempo.planning.pilot import run_pilot
 from fedtempo.planning.prediction import Model
@@ -329,12 +330,17 @@ def _predicted(prior: Prior | None) -> dict[Cell, float]:
     }
 
 
+def _trusted(prior: Prior | None) -> bool:
+    """Whether what the pilot predicts is listened to: not where it found that the loss is not convex."""
+    return prior is not None and prior.pilot.least_curvature >= 0
+
+
 def _begun(cells: Sequence[Cell], prior: Prior | None, reference: str | None) -> list[Cell]:
     """The cells that are not hopeless: neither far beyond the stable rates, nor small rates far above the best loss.
 
     Where the loss is not convex at the pilot's end, what it predicts is not listened to. FedAvg always stays.
     """
-    if prior is None or prior.pilot.least_curvature < 0:
+    if prior is None or not _trusted(prior):
         return list(cells)
     predicted = _predicted(prior)
     least = min(predicted.values())
@@ -376,14 +382,14 @@ def _race(
         aim,
     )
     grid = sum(track.cost(cell, len(track.rungs) - 1) for cell in cells)
+    piloted = 0.0 if prior is None or allowed.kind == "share" else prior.updates
     began = time.monotonic()
     if allowed.kind == "seconds":
         track.deadline = began + allowed.number
 
     def allowance() -> float:
         if allowed.kind != "seconds":
-            whole = allowed.number * (grid if allowed.kind == "share" else 1.0)
-            return whole - (0.0 if prior is None else prior.updates)
+            return allowed.number * grid if allowed.kind == "share" else allowed.number - piloted
         elapsed = time.monotonic() - began
         return track.spent * allowed.number / elapsed if track.spent else math.inf
 
@@ -407,12 +413,12 @@ def _race(
         asked.reference,
         allowance,
         tolerance,
-        order=predicted,
+        order=predicted if _trusted(prior) else {},
         density=1.0 if asked.rates is None else _density(asked.rates),
         widen=widen if asked.rated else None,
         refine=refinement if asked.free or (asked.rates is None and asked.rated) else None,
         seeds=tuple(range(seed, seed + MOST_SEEDS)),
-        other=0.0 if prior is None else prior.updates,
+        other=piloted,
         grid=grid,
         guessed=allowed.kind == "seconds",
         given=f"{allowed.number * grid:.4g}" if allowed.kind == "share" else f"{allowed.number:g}",
@@ -506,7 +512,7 @@ class _Result:
             cells=tuple(cells.values()),
             fedavg=None if reference is None else cells[reference],
             ties=ties,
-            regret=Interval(0.0, math.expm1(sum(race.lost.values()) + found.regret)),
+            regret=Interval(0.0, math.expm1(self._lost + found.regret)),
             tolerance=self.tolerance,
             curves=curves,  # type: ignore[arg-type]
             crossings=self._crossings(found.best, best_of.values()),
@@ -522,6 +528,15 @@ class _Result:
             prior=self.prior,
             notes=tuple(self._notes(found.best)),
         )
+
+    @property
+    def _lost(self) -> float:
+        """By how much a cell that was dropped may have been better; before the end, that is all but one."""
+        race, rung = self.race, self.race.farthest
+        dropped = sum(race.lost.values())
+        if rung == len(self.track.rungs) - 1:
+            return dropped
+        return dropped + lost(self.track.rungs[rung], 1.0, len({cell.scheme for cell in race.standing}))
 
     def _check_reached(self, found: Comparison) -> None:
         """Refuse to recommend what does not come to the loss that is asked for."""
@@ -565,8 +580,8 @@ class _Result:
         elif cell in found.upper:
             behind = Interval(math.expm1(found.lower[cell]), math.expm1(2 * found.mean[cell] - found.lower[cell]))
         else:
-            lost = [value for k, value in self.race.lost.items() if k >= rung]
-            behind = Interval(-math.expm1(sum(lost)) if lost else math.nan, math.nan)
+            dropped = [value for k, value in self.race.lost.items() if k >= rung]
+            behind = Interval(-math.expm1(sum(dropped)) if dropped else math.nan, math.nan)
         return Choice(
             scheme=self.track.schemes[cell.scheme],
             local_lr=cell.rate,
@@ -576,17 +591,15 @@ class _Result:
             seeds=len(scores),
             trained=self.track.rungs[rung],
             behind=behind,
-            predicted=_predicted(self.prior).get(cell, math.nan),
-            why=self.race.standing[cell].why,
+            predicted=_predicted(self.prior).get(cell, math.nan) if _trusted(self.prior) else math.nan,
+            why=self.race.standing[cell].why if rung < len(self.track.rungs) - 1 else "",
         )
 
     def _curve(self, cell: Cell) -> Curve:
         """The mean over seeds, as far as all of them were trained."""
-        known = [self.track.lanes.found.get(Run(*cell, seed)) for seed in self.race.used]
-        short = self.aim.kind == "time-to"  # then a run ends when the loss is reached
-        runs = [
-            run for run in known if run is not None and not run.diverged and (short or run.points == len(run.times))
-        ]
+        found = self.track.lanes.found
+        ended = [run for run in (Run(*cell, seed) for seed in self.race.used) if run in found and self.track.ended(run)]
+        runs = [found[run] for run in ended if not found[run].diverged]
         values = np.array([self.track.values(run) for run in runs])
         mean, many = values.mean(axis=0), len(values) > 1
         error = values.std(axis=0, ddof=1) / math.sqrt(len(values)) if many else np.full_like(mean, np.nan)
@@ -619,7 +632,7 @@ class _Result:
         elif self.prior is not None and self.prior.pilot.least_curvature < 0:
             yield (
                 f"The pilot found negative curvature ({self.prior.pilot.least_curvature:.2g}): the loss is not convex "
-                "there."
+                "there, and its predictions were not listened to."
             )
         tried = sorted(cell.rate for cell in self.race.standing if cell.scheme == best.scheme)
         if len(tried) > 1 and best.rate in (tried[0], tried[-1]) and self._rung(best) == len(self.track.rungs) - 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -240,21 +241,22 @@ class Recommendation(Shown):
 
     @cached_property
     def limits(self) -> dict[str, StabilityLimit]:
-        """By scheme's label, the learning rate from which the pilot expects training to be unstable."""
+        """By scheme's label, the learning rate from which the pilot expects instability, where it is known."""
         if self.prior is None:
             return {}
         steepest = np.full(self.times.num_clients, self.prior.model.final_curvature)
-        return {
-            one.scheme.label: stability_limit(
-                steepest,
-                one.scheme,
-                self.times,
-                weights=self.rule,
-                local_steps=self.local_steps,
-                server_lr=self.server_lr * one.step,
-            )
-            for one in self.predictions
-        }
+        found = {}
+        for one in self.predictions:
+            with suppress(InputError):  # weights that depend on the rounds, as those of a cure
+                found[one.scheme.label] = stability_limit(
+                    steepest,
+                    one.scheme,
+                    self.times,
+                    weights=self.rule,
+                    local_steps=self.local_steps,
+                    server_lr=self.server_lr * one.step,
+                )
+        return found
 
     @property
     def waits(self) -> list[tuple[Fraction, Choice]]:
@@ -337,7 +339,7 @@ class Recommendation(Shown):
     def _prediction_dict(self, one: Choice) -> dict[str, Any]:
         if self.prior is None or all(p.scheme.label != one.scheme.label for p in self.predictions):
             return {}
-        found = self.prediction(one.scheme)
+        found, limit = self.prediction(one.scheme), self.limits.get(one.scheme.label)
         return {
             "rounds": found.num_rounds,
             "updates": found.num_updates,
@@ -348,7 +350,7 @@ class Recommendation(Shown):
             "noise": [number(v) for v in found.noise],
             "heterogeneity": [number(v) for v in found.heterogeneity],
             "drift": [number(v) for v in found.drift],
-            "stability_limit": number(self.limits[one.scheme.label].lr),
+            "stability_limit": number(limit.lr) if limit else None,
             "proven_lr": found.proven_lr,
             "proven_loss": found.proven_loss,
         }

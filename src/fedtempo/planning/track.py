@@ -110,9 +110,9 @@ class FieldTrack:
     def _reached(self, run: Run) -> float | None:
         """When the loss that is to be reached was."""
         trained = self.lanes.found.get(run)
-        if self.objective.kind != "time-to" or trained is None:
+        if self.objective.kind != "time-to" or trained is None or not trained.points:
             return None
-        end = float(trained.times[trained.points - 1]) if trained.points else 0.0
+        end = float(trained.times[trained.points - 1])
         score = self.objective.score(trained.times, self.values(trained), end, float(self.until))
         return score if score <= end else None
 

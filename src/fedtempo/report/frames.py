@@ -139,7 +139,7 @@ def _predicted(made: Recommendation, one: Choice) -> dict[str, Any]:
         "rounds": None if found is None else found.num_rounds,
         "updates": None if found is None else found.num_updates,
         "server_step": np.nan if found is None else found.step,
-        "stability_limit": np.nan if found is None else made.limits[one.scheme.label].lr,
+        "stability_limit": made.limits[one.scheme.label].lr if one.scheme.label in made.limits else np.nan,
         "proven_lr": np.nan if found is None else found.proven_lr,
         "proven_loss": np.nan if found is None else found.proven_loss,
         **{name: np.nan if place is None else float(getattr(found, name)[place]) for name in parts},

@@ -88,7 +88,7 @@ def _certainty(made: Recommendation) -> str:
 def _fedavg(made: Recommendation) -> str | None:
     """What FedAvg would have given."""
     one, best, until = made.fedavg, made.best, float(made.until)
-    if one is None or one.scheme.label == best.scheme.label:
+    if one is None or one.scheme.label == best.scheme.label or best.trained < one.trained:
         return None
     who = f"{one.scheme.label} at its best rate ({one.local_lr:g})"
     if one.trained < 1:

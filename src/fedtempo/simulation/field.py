@@ -221,7 +221,7 @@ class Field:
             for lane in going:
                 for run, trained in lane.found().items():
                     before = self.found.get(run)
-                    if before is None or before.points <= trained.points:
+                    if trained.points and (before is None or before.points <= trained.points):
                         self.found[run] = trained
         return all(lane.is_at(point) for lane in going)
 
