@@ -43,7 +43,8 @@ def test_what_is_not_finite_where_it_counts_has_diverged(bad: float) -> None:
     late[-2], early[1] = bad, bad
     assert score(Objective(), late) == math.inf
     assert score(Objective(), early) == pytest.approx(1.2)
-    assert score(Objective("time-to", "loss", 0.7), early) == math.inf
+    assert score(Objective("time-to", "loss", 0.5), early) == math.inf
+    assert score(Objective("time-to", "loss", 2.5), late) == pytest.approx(8.5)  # it was there before
     assert score(Objective(), [], times=[]) == math.inf
 
 

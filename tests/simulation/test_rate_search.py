@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedtempo as ft
-from fedtempo.simulation.rate_search import DECADES, EDGE, INSIDE, beyond, between, first_rates, ladder, widened
+from fedtempo.simulation.rate_search import DECADES, EDGE, INSIDE, between, beyond, first_rates, ladder, widened
 
 FIRST = (0.01, 0.1, 1.0)
 

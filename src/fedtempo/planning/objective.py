@@ -77,10 +77,10 @@ class Objective:
         """The time of the first crossing; where there is none, later than `end` by how far the loss has to fall."""
         known = times <= end * (1 + 1e-9)
         t, v = times[known], values[known]
-        if not np.isfinite(v).all():
-            return math.inf
         below = np.flatnonzero(v <= self.number)
         if not len(below):
+            if not np.isfinite(v).all():
+                return math.inf
             last = v[t >= TAIL * end - 1e-9 * end].min()
             return float(end * (1 + (last - self.number) / max(abs(self.number), 1e-12)))
         k = int(below[0])

@@ -22,13 +22,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
-from fedtempo.planning.calibration import LARGEST_SPREAD, SEED_SPREAD, kept_for, lost
+from fedtempo.planning.calibration import kept_for, lost
+from fedtempo.planning.comparison import Cell as Cell
+from fedtempo.planning.comparison import Comparison, compared
 from fedtempo.planning.objective import gap
 
 SPENT_BY = (1 / 3, 0.5, 0.6, 0.7)
@@ -45,19 +47,7 @@ REFERENCES = 3
 """Rates of FedAvg that go on from every rung."""
 ALONG = 6
 """Finalists that get a second seed at least, where the budget allows."""
-SEEDS_LEVEL = 0.01
-MANY = 5
-"""Cells with two seeds from which on their scatter is taken for typical by its median."""
 MOST_SEEDS = 64
-_HUGE = 1e150
-"""Its square is finite."""
-
-
-class Cell(NamedTuple):
-    """A scheme, by its label, at a local learning rate."""
-
-    scheme: str
-    rate: float
 
 
 class Stopped(Exception):
@@ -107,24 +97,6 @@ class Standing:
 
     rung: int
     why: str = ""
-
-
-@dataclass
-class Comparison:
-    """The finalists against the best of them."""
-
-    best: Cell
-    mean: dict[Cell, float]
-    """Of x_c − x_best over their common seeds."""
-    upper: dict[Cell, float]
-    """By how much the best may be worse than the cell, log."""
-    lower: dict[Cell, float]
-    """By how much it is at least better, negative if it may be worse: −upper of the other side."""
-
-    @property
-    def regret(self) -> float:
-        """By how much the best may be worse than any finalist, log."""
-        return max(0.0, *self.upper.values()) if self.upper else 0.0
 
 
 @dataclass
@@ -501,31 +473,7 @@ class Race:
         table = self._table(rung)
         if not table:
             raise InputError("rates: no cell could be compared; give other rates, or more time")
-        cells = list(table)
-        x = _logs(table)
-        counts = {cell: int(np.isfinite(values).sum()) for cell, values in x.items()}
-        spread = _spread(x)
-        several = [cell for cell in cells if counts[cell] >= min(2, max(counts.values()))]
-        means = {cell: float(np.nanmean(table[cell])) for cell in cells}
-        least = min(means.values())
-
-        def careful(cell: Cell) -> float:
-            """One standard error above the mean: of two that look alike, the one that is better known."""
-            return gap(means[cell], least) + spread.own[cell] / math.sqrt(counts[cell])
-
-        best = min(several, key=careful)
-        mean: dict[Cell, float] = {}
-        upper: dict[Cell, float] = {}
-        lower: dict[Cell, float] = {}
-        t = _quantile(SEEDS_LEVEL / max(1, len(cells) - 1), spread.freedom)
-        for cell in cells:
-            if cell == best:
-                continue
-            both = np.isfinite(x[cell]) & np.isfinite(x[best])
-            error = t * math.hypot(spread.own[cell], spread.own[best]) / math.sqrt(both.sum())
-            mean[cell] = gap(float(table[cell][both].mean()), float(table[best][both].mean()))
-            upper[cell], lower[cell] = error - mean[cell], mean[cell] - error
-        return Comparison(best, mean, upper, lower)
+        return compared(table)
 
     def _table(self, rung: int) -> dict[Cell, Floats]:
         """[seeds] scores of the cells that came to a rung and did not diverge."""
@@ -596,52 +544,3 @@ def _spread_out(values: Sequence[float]) -> list[float]:
             found.append(values[middle])
             spans += [(low, middle), (middle + 1, high)]
     return found
-
-
-def _logs(table: Mapping[Cell, Floats]) -> dict[Cell, Floats]:
-    """Logs of scores; of scores that are not all positive, themselves over the size of the best one."""
-    every = np.concatenate(list(table.values()))
-    if (every[np.isfinite(every)] > 0).all():
-        return {cell: np.log(values) for cell, values in table.items()}
-    best = min(float(np.nanmean(values)) for values in table.values())
-    return {cell: np.clip(values / max(abs(best), 1e-300), -_HUGE, _HUGE) for cell, values in table.items()}
-
-
-class Spread(NamedTuple):
-    """How much scores scatter beside the means of cells and seeds."""
-
-    pooled: float
-    freedom: int
-    own: dict[Cell, float]
-    """Of each cell, where that is more."""
-
-
-def _spread(x: Mapping[Cell, Floats]) -> Spread:
-    """Standard deviations of residuals, and their degrees of freedom.
-
-    Pooled is the median over cells, which a few wild ones do not move. What is usual counts as one more degree; where
-    no two cells have two seeds, the largest that was seen stands in.
-    """
-    several = {cell: values for cell, values in x.items() if np.isfinite(values).sum() > 1}
-    if len(several) < 2:
-        return Spread(LARGEST_SPREAD, 0, dict.fromkeys(x, LARGEST_SPREAD))
-    table = np.array(list(several.values()))
-    left = table - np.nanmean(table, axis=1, keepdims=True)
-    there = np.isfinite(left)
-    seeds = there.any(axis=0)
-    left = left[:, seeds] - np.nanmedian(left[:, seeds], axis=0)
-    squares, counts = np.nansum(left**2, axis=1), there.sum(axis=1)
-    freedom = max(1, int((counts - 1).sum()) - int(seeds.sum()) + 1)
-    variances = squares / (counts - 1)
-    usual = (1 - 2 / (9 * (counts - 1))) ** 3  # the median of χ² over its degrees of freedom
-    typical = float(np.median(variances / usual)) if len(several) >= MANY else float(squares.sum()) / freedom
-    pooled = math.sqrt((SEED_SPREAD**2 + freedom * typical) / (freedom + 1))
-    own = {cell: max(pooled, math.sqrt(value)) for cell, value in zip(several, variances.tolist(), strict=True)}
-    return Spread(pooled, freedom + 1, dict.fromkeys(x, pooled) | own)
-
-
-def _quantile(level: float, freedom: int) -> float:
-    """Of Student's t, one-sided; without seeds to go by, of the normal law."""
-    from scipy.special import ndtri, stdtrit
-
-    return float(ndtri(1 - level)) if freedom < 1 else float(stdtrit(freedom, 1 - level))

@@ -162,10 +162,10 @@ class FieldTrack:
         trained = self.lanes.found.get(Run(*cell, seed))
         if trained is None:
             return math.nan
-        if trained.diverged:
-            return math.inf
         if (reached := self._reached(Run(*cell, seed))) is not None:
             return reached
+        if trained.diverged:
+            return math.inf
         place = self.shares.index(self._rungs[rung])
         if trained.points <= place:
             return math.nan
