@@ -96,12 +96,16 @@ class Answer:
 
     @property
     def _lost(self) -> float:
-        """By how much a cell that was dropped may have been better; before the end, that is all but one."""
-        race, rung = self.race, self.race.farthest
-        dropped = sum(race.lost.values())
-        if rung == len(self.track.rungs) - 1:
-            return dropped
-        return dropped + lost(self.track.rungs[rung], 1.0, len({cell.scheme for cell in race.standing}))
+        """By how much a cell that was dropped may have been better; stopped on the way, that is all but one.
+
+        What was still on its way to the rung that is compared counts as dropped at the one before.
+        """
+        race, rung, rungs = self.race, self.race.farthest, self.track.rungs
+        schemes, dropped = len({cell.scheme for cell in race.standing}), sum(race.lost.values())
+        if race.ended in ("stopped", "time") and 0 < rung:
+            here = sum(self._rung(cell) >= rung for cell in race.standing)
+            dropped += lost(rungs[rung - 1], here, schemes) if rung - 1 not in race.lost else 0.0
+        return dropped if rung == len(rungs) - 1 else dropped + lost(rungs[rung], 1.0, schemes)
 
     def _check_reached(self, found: Comparison) -> None:
         """Refuse to recommend what does not come to the loss that is asked for."""

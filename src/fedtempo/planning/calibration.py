@@ -34,7 +34,10 @@ LARGEST_SPREAD = 0.04
 
 def lost(share: float, kept: float, schemes: int) -> float:
     """By how much the best dropped cell may have been better, if so many cells went on from a share of the time."""
-    return float(np.interp(kept / schemes, PER_SCHEME, _row(share, schemes)))
+    row, per_scheme = _row(share, schemes), kept / schemes
+    if per_scheme < PER_SCHEME[0]:  # not measured: in proportion to what is left out
+        return row[0] * PER_SCHEME[0] / max(per_scheme, 1e-9)
+    return float(np.interp(per_scheme, PER_SCHEME, row))
 
 
 def kept_for(share: float, most: float, schemes: int) -> float:

@@ -434,7 +434,7 @@ class Race:
             wanted = self._contenders(found, before)
             asked = self._next_seed(wanted, found.best)
             if not asked:
-                self.ended = "budget"
+                self.ended = "settled" if self._seeds_of(found.best) >= len(self.seeds) else "budget"
                 return
             for place in sorted(set(asked.values())):
                 cells = [cell for cell, number in asked.items() if number == place]

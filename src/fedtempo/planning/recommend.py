@@ -158,7 +158,8 @@ def _race(
 
     def allowance() -> float:
         if allowed.kind != "seconds":
-            return allowed.number * grid if allowed.kind == "share" else allowed.number - piloted
+            whole = allowed.number * grid if allowed.kind == "share" else allowed.number
+            return whole - (piloted if len(cells) > 2 or allowed.kind == "updates" else 0.0)
         elapsed = time.monotonic() - began
         return track.spent * allowed.number / elapsed if track.spent else math.inf
 

@@ -242,7 +242,7 @@ class Recommendation(Shown):
     @cached_property
     def limits(self) -> dict[str, StabilityLimit]:
         """By scheme's label, the learning rate from which the pilot expects instability, where it is known."""
-        if self.prior is None:
+        if self.prior is None or self.times.availability is not None:  # clients that come and go take long to tell
             return {}
         steepest = np.full(self.times.num_clients, self.prior.model.final_curvature)
         found = {}
