@@ -22,8 +22,15 @@ from fedtempo.planning.recommendation import Recommendation as Recommendation
 from fedtempo.planning.track import FieldTrack
 from fedtempo.simulation.field import Run
 
+MOST = 700.0
+"""A difference of logs beyond which nothing is known."""
 SAME = 0.02
 """Curves that differ by less are taken for the same."""
+
+
+def _ratio(logs: float) -> float:
+    """e^x − 1: a difference of logs as a share; infinite where it is beyond all numbers."""
+    return math.expm1(logs) if logs < MOST else math.inf
 
 
 @dataclass
@@ -77,7 +84,7 @@ class Answer:
             cells=tuple(cells.values()),
             fedavg=None if reference is None else cells[reference],
             ties=ties,
-            regret=Interval(0.0, math.expm1(self._lost + found.regret)),
+            regret=Interval(0.0, _ratio(self._lost + found.regret)),
             tolerance=self.tolerance,
             curves=curves,  # type: ignore[arg-type]
             crossings=self._crossings(found.best, best_of.values()),
@@ -102,7 +109,7 @@ class Answer:
         """
         race, rung, rungs = self.race, self.race.farthest, self.track.rungs
         schemes, dropped = len({cell.scheme for cell in race.standing}), sum(race.lost.values())
-        if race.ended in ("stopped", "time") and 0 < rung:
+        if race.ended in ("stopped", "time") and rung > 0:
             here = sum(self._rung(cell) >= rung for cell in race.standing)
             dropped += lost(rungs[rung - 1], here, schemes) if rung - 1 not in race.lost else 0.0
         return dropped if rung == len(rungs) - 1 else dropped + lost(rungs[rung], 1.0, schemes)
@@ -147,10 +154,10 @@ class Answer:
         if cell == found.best:
             behind = Interval(0.0, 0.0)
         elif cell in found.upper:
-            behind = Interval(math.expm1(found.lower[cell]), math.expm1(2 * found.mean[cell] - found.lower[cell]))
+            behind = Interval(_ratio(found.lower[cell]), _ratio(2 * found.mean[cell] - found.lower[cell]))
         else:
             dropped = [value for k, value in self.race.lost.items() if k >= rung]
-            behind = Interval(-math.expm1(sum(dropped)) if dropped else math.nan, math.nan)
+            behind = Interval(-_ratio(sum(dropped)) if dropped else math.nan, math.nan)
         return Choice(
             scheme=self.track.schemes[cell.scheme],
             local_lr=cell.rate,
