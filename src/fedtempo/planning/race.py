@@ -155,6 +155,8 @@ class Race:
             self._more_seeds()
         except Stopped as stop:
             self.ended = stop.why
+        except KeyboardInterrupt:  # between two trainings
+            self.ended = "stopped"
 
     def _start(self) -> list[Cell]:
         """The cells that begin: all, if a third of the budget brings them to the first rung."""
