@@ -43,6 +43,8 @@ class Comparison:
     """Of x_c − x_best over their common seeds."""
     upper: dict[Cell, float]
     """By how much the best may be worse than the cell, log."""
+    careful: dict[Cell, float]
+    """How far the mean of each cell and one standard error more lies above the least mean, log."""
     lower: dict[Cell, float]
     """By how much it is at least better, negative if it may be worse: −upper of the other side."""
 
@@ -78,7 +80,7 @@ def compared(table: Mapping[Cell, Floats]) -> Comparison:
         error = t * math.hypot(spread.own[cell], spread.own[best]) / math.sqrt(both.sum())
         mean[cell] = gap(float(table[cell][both].mean()), float(table[best][both].mean()))
         upper[cell], lower[cell] = error - mean[cell], mean[cell] - error
-    return Comparison(best, mean, upper, lower)
+    return Comparison(best, mean, upper, {cell: careful(cell) for cell in cells}, lower)
 
 
 def _logs(table: Mapping[Cell, Floats]) -> dict[Cell, Floats]:
@@ -109,11 +111,13 @@ def _spread(x: Mapping[Cell, Floats]) -> Spread:
     if len(several) < 2:
         return Spread(LARGEST_SPREAD, 0, dict.fromkeys(x, LARGEST_SPREAD))
     table = np.array(list(several.values()))
-    left = table - np.nanmean(table, axis=1, keepdims=True)
-    there = np.isfinite(left)
+    own_mean = table - np.nanmean(table, axis=1, keepdims=True)
+    there = np.isfinite(own_mean)
     seeds = there.any(axis=0)
-    left = left[:, seeds] - np.nanmedian(left[:, seeds], axis=0)
-    squares, counts = np.nansum(left**2, axis=1), there.sum(axis=1)
+    left = own_mean[:, seeds] - np.nanmedian(own_mean[:, seeds], axis=0)
+    # what all cells have of a seed is taken off, where that helps: among wild cells it is noise itself
+    squares = np.minimum(np.nansum(left**2, axis=1), np.nansum(own_mean**2, axis=1))
+    counts = there.sum(axis=1)
     freedom = max(1, int((counts - 1).sum()) - int(seeds.sum()) + 1)
     variances = squares / (counts - 1)
     usual = (1 - 2 / (9 * (counts - 1))) ** 3  # the median of χ² over its degrees of freedom

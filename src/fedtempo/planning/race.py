@@ -40,7 +40,9 @@ ASIDE = (0.2, 0.15, 0.2)
 HEDGE = 0.5
 """As many more go on, by what is forecast of them, as a share of those that go on by their score."""
 AROUND = 0.88
-"""Share of the budget that may be spent when what lies around the best cell has been tried: the rest is for seeds."""
+"""Share of the budget that may be spent when what lies around the best cell has been tried: the rest is for seeds.
+
+Of what the budget has beyond a quarter of the grid, half."""
 FURTHER = 2
 """Of the other schemes at its rate, how many go on from T/2 to the end; all, where half the budget is left."""
 REFERENCES = 3
@@ -339,7 +341,8 @@ class Race:
         The rates beside the best one, the other schemes at its rate, and finer waits, sizes and rates, until none of
         them gives a better cell; at last the rates beside FedAvg's best one.
         """
-        limit = AROUND * self.budget
+        quarter = min(self.budget, self.grid / 4) if self.grid else self.budget
+        limit = AROUND * quarter + (self.budget - quarter) / 2
         best = None
         while best != (best := self._beside(lambda: self.compare().best, limit)):
             self._across(best, limit)
@@ -443,11 +446,17 @@ class Race:
                 self._train(cells, self.seeds[place : place + 1], len(self.track.rungs) - 1)
 
     def _contenders(self, found: Comparison, before: float) -> list[Cell]:
-        """The best, those that may be better by more than is tolerated, the likeliest first, and FedAvg's best."""
+        """The best, some that may be better by more than is tolerated, and FedAvg's best.
+
+        Half of them are those that look best, which makes the choice good; half those that are least known, which makes
+        it sure.
+        """
         left = max(0.0, math.log1p(self.tolerance) - before)
         first = self._seeds_of(found.best) == 1
-        rivals = sorted(found.upper, key=lambda cell: -found.upper[cell])
-        wanted = rivals[: ALONG - 1] if first else [cell for cell in rivals if found.upper[cell] > left]
+        rivals = [cell for cell in found.upper if first or found.upper[cell] > left]
+        likely = sorted(rivals, key=found.careful.__getitem__)[: ALONG // 2]
+        unknown = sorted(rivals, key=lambda cell: -found.upper[cell])
+        wanted = [*likely, *(cell for cell in unknown if cell not in likely)][: ALONG - 1]
         reference = self._best_of(self.reference)
         if reference is not None and self._seeds_of(reference) < REFERENCES:
             wanted.insert(1, reference)
