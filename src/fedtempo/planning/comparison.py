@@ -21,6 +21,8 @@ from fedtempo.planning.calibration import LARGEST_SPREAD, SEED_SPREAD
 from fedtempo.planning.objective import gap
 
 SEEDS_LEVEL = 0.01
+ALONE = 2.0
+"""What all cells have of a seed is taken off, unless that makes a cell's squares so many times as large."""
 MANY = 5
 """Cells with two seeds from which on their scatter is taken for typical by its median."""
 _HUGE = 1e150
@@ -72,14 +74,16 @@ def compared(table: Mapping[Cell, Floats]) -> Comparison:
     mean: dict[Cell, float] = {}
     upper: dict[Cell, float] = {}
     lower: dict[Cell, float] = {}
-    t = _quantile(SEEDS_LEVEL / max(1, len(cells) - 1), spread.freedom)
+    one, pairs = max(1, len(cells) - 1), max(1, len(cells) * (len(cells) - 1))
+    t, of_pairs = (_quantile(SEEDS_LEVEL / number, spread.freedom) for number in (one, pairs))
     for cell in cells:
         if cell == best:
             continue
         both = np.isfinite(x[cell]) & np.isfinite(x[best])
-        error = t * math.hypot(spread.own[cell], spread.own[best]) / math.sqrt(both.sum())
+        error = math.hypot(spread.own[cell], spread.own[best]) / math.sqrt(both.sum())
         mean[cell] = gap(float(table[cell][both].mean()), float(table[best][both].mean()))
-        upper[cell], lower[cell] = error - mean[cell], mean[cell] - error
+        upper[cell] = t * error - mean[cell]  # the best one of all is one cell, whichever is chosen
+        lower[cell] = mean[cell] - of_pairs * error  # whoever is said to be worse is one of many pairs
     return Comparison(best, mean, upper, {cell: careful(cell) for cell in cells}, lower)
 
 
@@ -115,8 +119,8 @@ def _spread(x: Mapping[Cell, Floats]) -> Spread:
     there = np.isfinite(own_mean)
     seeds = there.any(axis=0)
     left = own_mean[:, seeds] - np.nanmedian(own_mean[:, seeds], axis=0)
-    # what all cells have of a seed is taken off, where that helps: among wild cells it is noise itself
-    squares = np.minimum(np.nansum(left**2, axis=1), np.nansum(own_mean**2, axis=1))
+    beside, alone = np.nansum(left**2, axis=1), np.nansum(own_mean**2, axis=1)
+    squares = np.where(beside > ALONE * alone, alone, beside)
     counts = there.sum(axis=1)
     freedom = max(1, int((counts - 1).sum()) - int(seeds.sum()) + 1)
     variances = squares / (counts - 1)
