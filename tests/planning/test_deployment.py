@@ -129,7 +129,7 @@ def test_the_example() -> None:
     assert scheme_line(best).endswith('; weights="time-based"; step="stable"; server_lr=0.01')
 
 
-@pytest.mark.parametrize("server", SERVER_RULES, ids=str)
+@pytest.mark.parametrize("server", SERVER_RULES, ids=lambda rule: type(rule).__name__)
 def test_server_rules(server) -> None:
     scheme = ft.FedBuff(4).using(server=server)
     assert evaluated(scheme_line(made(scheme))) == scheme
