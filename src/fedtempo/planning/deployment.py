@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import fedtempo
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.rules import WaitForAll
 from fedtempo.clock.ticks import text
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
@@ -117,7 +116,7 @@ def _local_words(made: Recommendation, code: _Code) -> list[str]:
 def _refuse_what_flower_cannot(scheme: Scheme) -> None:
     """What neither the server's line nor the ClientApp can do on Flower; `fedtempo.flower` refuses it, too."""
     options = scheme.options
-    if isinstance(scheme.waiting, WaitForAll) and scheme.waiting.alone:
+    if getattr(scheme.waiting, "alone", False):
         raise InputError(f"{scheme.label}: on Flower every client has data of its own; choose another scheme")
     if options.correction is not None and options.correction.remembers:
         raise InputError(

@@ -388,7 +388,11 @@ class Race:
             scores = self.scores(chosen, before)
             ahead = [cell for cell in sorted(scores, key=scores.__getitem__) if math.isfinite(scores[cell])]
             plenty = self.track.spent + sum(map(self._whole, ahead)) < limit / 2
-            self._train(ahead if plenty else ahead[:FURTHER], self.seeds[:1], last)
+            going = ahead if plenty else ahead[:FURTHER]
+            for cell in ahead[len(going) :]:
+                why = f"behind other schemes at this rate, at {_fraction(self.track.rungs[before])} of the time"
+                self.standing[cell] = Standing(before, why)
+            self._train(going, self.seeds[:1], last)
 
     def _finer(self, limit: float) -> None:
         """New waits, sizes and rates around the best cell, trained to the end, as long as there is something to try."""
