@@ -69,7 +69,7 @@ _HOME = {
     "Plan": "planning.compare",
     "PolynomialDiscount": "weighting.weight_rules",
     "Problem": "problems.problem",
-    "Progress": "simulation.unit_runner",
+    "Progress": "simulation.ledger",
     "QSGD": "training.compression",
     "Recommendation": "planning.recommendation",
     "ResultsConflict": "errors",
@@ -170,8 +170,8 @@ if TYPE_CHECKING:
     from fedtempo.simulation.history.history import History as History
     from fedtempo.simulation.history.merging import merge as merge
     from fedtempo.simulation.history.model import Model as Model
+    from fedtempo.simulation.ledger import Progress as Progress
     from fedtempo.simulation.study import simulate as simulate
-    from fedtempo.simulation.unit_runner import Progress as Progress
     from fedtempo.training.compression import QSGD as QSGD
     from fedtempo.training.compression import Compression as Compression
     from fedtempo.training.compression import LowRank as LowRank

@@ -7,6 +7,7 @@
     │   └── StorageError    the disk refuses to be written
     ├── DataMissing         a file or data set is not there       exit code 3
     ├── ResultsConflict     results of something else are there   exit code 4
+    ├── WorkersLost         an executor's workers are gone        exit code 5
     └── Interrupted         stopped by the user, results kept     exit code 130
 
 Every message says what was given, why it cannot work and what to change. An interrupted command exits with 130.
@@ -56,6 +57,12 @@ class ResultsConflict(FedtempoError):
     """The folder for results contains something else."""
 
     exit_code = 4
+
+
+class WorkersLost(FedtempoError):
+    """An executor is closed, or its workers are gone; what was saved is kept."""
+
+    exit_code = 5
 
 
 class Interrupted(FedtempoError):

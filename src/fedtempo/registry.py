@@ -39,7 +39,7 @@ Given = str | Mapping[str, Any]
 _NAMED: set[tuple[str, str]] = set()
 """The places that the user has named in this process, each with the kind that it was named as."""
 _only_named: ContextVar[bool] = ContextVar("only_named", default=False)
-_MADE = "_fedtempo_spec"
+MADE = "_fedtempo_spec"
 """Under this name a thing that a function has made keeps how it was made."""
 _NUMBER = re.compile(r"[-+]?(\d{1,300}(\.\d{0,300})?|\.\d{1,300})([eE][-+]?\d{1,3})?(/\d{1,300})?")
 
@@ -195,7 +195,7 @@ class Registry(Generic[T]):
         if not isinstance(found, type) and make is found:
             arguments = self._arguments(make, place, texts, table)
             with suppress(AttributeError, TypeError, ValueError):  # then it is known by what it is
-                object.__setattr__(made, _MADE, {"name": place, **{k: plain(v) for k, v in arguments.items()}})
+                object.__setattr__(made, MADE, {"name": place, **{k: plain(v) for k, v in arguments.items()}})
         return made
 
     def _found(self, place: str, where: str) -> object:
@@ -416,7 +416,7 @@ def own_spec(thing: object, *, reserved: Sequence[str] = ()) -> Spec:
 
     What has no place, or arguments that are not plain or are called as something in `reserved`, is written by its repr.
     """
-    made: Spec | None = getattr(thing, _MADE, None)
+    made: Spec | None = getattr(thing, MADE, None)
     if made is not None:
         return dict(made)
     place = place_of(type(thing))
@@ -433,7 +433,7 @@ def own_spec(thing: object, *, reserved: Sequence[str] = ()) -> Spec:
 
 def was_made(thing: object) -> bool:
     """Whether a function that the user named has made it."""
-    return hasattr(thing, _MADE)
+    return hasattr(thing, MADE)
 
 
 def own_label(thing: object) -> str:

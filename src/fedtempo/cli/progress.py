@@ -17,7 +17,7 @@ from fedtempo.errors import Interrupted
 
 if TYPE_CHECKING:
     from fedtempo.planning.progress import RaceProgress
-    from fedtempo.simulation.unit_runner import Progress
+    from fedtempo.simulation.ledger import Progress
 
 
 @contextmanager

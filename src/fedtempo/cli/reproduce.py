@@ -18,7 +18,7 @@ from fedtempo.registry import nearest
 if TYPE_CHECKING:
     from fedtempo.paper.figure_file import Figure, Part
     from fedtempo.simulation.history.history import History
-    from fedtempo.simulation.unit_runner import Progress
+    from fedtempo.simulation.ledger import Progress
 
 
 def reproduce(

@@ -31,8 +31,8 @@ from fedtempo.grid import RATE
 from fedtempo.paper.figure_file import Part, Table, replaced
 from fedtempo.problems.data import DATASETS
 from fedtempo.simulation.history.history import PARAMETER, History
+from fedtempo.simulation.ledger import Progress
 from fedtempo.simulation.study_file import arguments_of, merged
-from fedtempo.simulation.unit_runner import Progress
 
 if TYPE_CHECKING:
     from fedtempo.problems.problem import Problem

@@ -11,6 +11,7 @@ The problem must have as many clients as there are client times. docs/problems.m
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedtempo.problems.images import cifar10, mnist
 from fedtempo.problems.problem import Problem
 from fedtempo.problems.quadratic import quadratics
 from fedtempo.problems.roles import shakespeare
-from fedtempo.registry import Registry
+from fedtempo.registry import Registry, Spec, own_spec, was_made
 
 PROBLEMS: Registry[Problem] = Registry(
     "problem",
@@ -52,6 +53,28 @@ def named(spec: Mapping[str, Any], clients: int | None = None) -> Problem:
         cure = own if asked is None else f"ask for {clients} clients (clients = {clients} in a file, or --set)"
         raise InputError(
             f"problem {name} has {there} clients, but there are times of {clients}; give {there} times, or {cure}"
+        )
+    return made
+
+
+def spec_again(problem: Problem) -> Spec | None:
+    """The table that makes a problem again; None if there is none, as of one made of arrays."""
+    if was_made(problem):
+        return own_spec(problem)
+    spec = problem.spec()
+    if problem.name in PROBLEMS and "arguments" in spec:
+        return {"name": problem.name, **dict(spec["arguments"])}  # type: ignore[call-overload]
+    return None
+
+
+def made_again(spec: Spec, pooled: bool, fingerprint: str) -> Problem:
+    """The problem that another process has, by its table; it must have the same rows here."""
+    made = PROBLEMS.from_spec(spec)
+    made = made.pooled() if pooled else made
+    if made.fingerprint() != fingerprint:
+        raise InputError(
+            f"problem {spec['name']} has other rows here, on {platform.node()}, than where the study was begun; use "
+            "the same data and the same code, or make it of arrays, which are sent"
         )
     return made
 

@@ -7,7 +7,6 @@ loss that also takes a key, or a key and a state.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +35,7 @@ from fedtempo.problems.forms import (
     state_shapes,
 )
 from fedtempo.problems.rows import Ints, Tree, check_finite, deal, described, gather, leaf_names, like
+from fedtempo.registry import MADE
 
 Init = Callable[[jax.Array], Tree]
 """init(key) -> params"""
@@ -318,9 +318,21 @@ class Problem:
             given = isinstance(importance, str)
             self._arguments["importance"] = importance if given else [text(p) for p in self.importance.exact]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes: by its name, where that makes it again, else its functions and all of its rows."""
+        from fedtempo.problems.naming import made_again, spec_again
+
+        spec = spec_again(self)
+        if spec is not None:
+            return made_again, (spec, self._pooled, self.fingerprint())
+        state = {name: value for name, value in self.__dict__.items() if name not in ("form", "_fingerprint")}
+        return _unpickled, (type(self), state)
+
     def _copy(self) -> Self:
-        made = copy.copy(self)
-        made.__dict__.pop("_fingerprint", None)
+        made = self.__class__.__new__(self.__class__)
+        made.__dict__ |= self.__dict__
+        for name in ("_fingerprint", MADE):
+            made.__dict__.pop(name, None)
         made._arguments = None if self._arguments is None else dict(self._arguments)
         made.metrics = dict(self.metrics)
         return made
@@ -373,6 +385,14 @@ class Problem:
         counts = ((self.num_clients, "client"), (self.num_rows, "row"), (self.num_parameters, "parameter"))
         said = ", ".join(f"{count} {what}{'s' if count != 1 else ''}" for count, what in counts)
         return f"{type(self).__name__}({self.name}: {said})"
+
+
+def _unpickled(kind: type[Problem], state: Mapping[str, Any]) -> Problem:
+    """A problem of what another process has sent."""
+    made = kind.__new__(kind)
+    made.__dict__ |= state
+    made.form = LossForm.of(made.loss, made.state)
+    return made
 
 
 def _plain(value: object) -> object:

@@ -26,7 +26,8 @@ from fedtempo.simulation.costs import Traffic, check_memory, estimate
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, numerics
 from fedtempo.simulation.engine.session import Session, UnitSpec
-from fedtempo.simulation.unit_runner import POLL_SECONDS, cores, noted
+from fedtempo.simulation.ledger import POLL_SECONDS
+from fedtempo.simulation.unit_runner import cores, noted
 from fedtempo.simulation.units import units_of
 
 if TYPE_CHECKING:

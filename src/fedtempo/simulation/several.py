@@ -21,17 +21,17 @@ from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.merging import merge
 from fedtempo.simulation.history.selection import SEARCHED, compared
+from fedtempo.simulation.ledger import Progress
 from fedtempo.simulation.rate_search import at_rates, first_rates, searches, widened
-from fedtempo.simulation.unit_runner import Progress
 from fedtempo.training.solvers import LocalRule
 
 if TYPE_CHECKING:
-    from fedtempo.simulation.study import Study
+    from fedtempo.simulation.study import How, Study
 
 Setting = tuple[str | None, str | None]
 """The names of a problem and of client times; None where the study has only one."""
-Run = Callable[["Study", Folder | None, bool, Callable[[Progress], None] | None, Callable[[History], None]], History]
-"""Carries out one study in its folder, or in place of what is there; the last argument is told the history so far."""
+Run = Callable[["Study", Folder | None, "How"], History]
+"""Carries out one study in its folder."""
 
 
 def run_several(
@@ -39,9 +39,7 @@ def run_several(
     local: LocalRule,
     folder: Folder | None,
     run: Run,
-    *,
-    overwrite: bool = False,
-    on_progress: Callable[[Progress], None] | None = None,
+    how: How,
 ) -> History:
     """All of the studies, at the rates given or at those that a search finds, as one history."""
     first = first_rates(local) if searches(local) else ()
@@ -49,8 +47,8 @@ def run_several(
     each = {
         setting: study(tried).configuration() for setting, study in studies.items()
     }  # all checked before any is run
-    begin = None if folder is None else _beginning(folder, _configuration(each, bool(first)), overwrite)
-    told = _Told(on_progress, len(studies), searching=bool(first))
+    begin = None if folder is None else _beginning(folder, _configuration(each, bool(first)), how.overwrite)
+    told = _Told(how.on_progress, len(studies), searching=bool(first))
     whole: History | None = None
     rates, ended, rounds, number = first, None, 0, 0
     while ended is None:
@@ -67,7 +65,14 @@ def run_several(
 
             asked = study(at_rates(local, rates) if rates else local)
             place = None if folder is None else folder.part(number, begin if number == 1 else None)
-            done[setting] = run(asked, place, overwrite and number == 1, told.of(len(rates) or 1), so_far)
+            own = replace(
+                how,
+                overwrite=how.overwrite and number == 1,
+                on_progress=told.of(len(rates) or 1),
+                on_history=so_far,
+                where=_labels(setting),
+            )
+            done[setting] = run(asked, place, own)
         whole = _added(whole, done)
         if not first:
             break
@@ -81,6 +86,11 @@ def run_several(
     if folder is not None:
         whole.save(folder.history)
     return whole
+
+
+def _labels(setting: Setting) -> dict[str, object]:
+    """The names of a setting, where it has them."""
+    return {kind: name for kind, name in zip(("problem", "times"), setting, strict=True) if name is not None}
 
 
 def _beginning(folder: Folder, configuration: dict[str, Any], overwrite: bool) -> Callable[[], None]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 from fedtempo.clock.ticks import Exact, positive, text
 from fedtempo.clock.times import ClientTimes
-from fedtempo.errors import InputError
+from fedtempo.errors import InputError, WorkersLost
 from fedtempo.grid import Axis, Value, combinations, numbers
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import Scheme
@@ -51,10 +52,13 @@ from fedtempo.simulation.costs import check_memory, estimate
 from fedtempo.simulation.engine.numerics import PRECISIONS, Precision
 from fedtempo.simulation.engine.oracle import reference
 from fedtempo.simulation.engine.program import grid_times
+from fedtempo.simulation.executors import ExecutorRunner, Pool, workers_of
 from fedtempo.simulation.history.history import History
+from fedtempo.simulation.ledger import SAVE_SECONDS, Ledger, Progress
 from fedtempo.simulation.rate_search import at_rates, first_rates, searches
 from fedtempo.simulation.several import run_several
-from fedtempo.simulation.unit_runner import SAVE_SECONDS, Progress, Runner, cores
+from fedtempo.simulation.telling import OnMeasure, listeners, listening, on_points
+from fedtempo.simulation.unit_runner import Runner, cores
 from fedtempo.simulation.units import Units, splits_of, units_of
 from fedtempo.training.solvers import LocalRule
 from fedtempo.weighting.steps import check_step
@@ -137,6 +141,22 @@ class Study:
         }
 
 
+@dataclass(frozen=True)
+class How:
+    """What does not change the results of a study: where its units run, and who is told."""
+
+    save_every: float = SAVE_SECONDS
+    overwrite: bool = False
+    on_progress: Callable[[Progress], None] | None = None
+    on_history: Callable[[History], None] | None = None
+    """Told the history so far whenever that is saved."""
+    listeners: tuple[OnMeasure, ...] = ()
+    where: Mapping[str, object] = field(default_factory=dict)
+    """The names of the problem and of the client times, where the study is one of several."""
+    executor: Executor | Pool | None = None
+    """None: the threads of this process."""
+
+
 def simulate(
     problem: Problem | Mapping[str, Problem],
     schemes: Scheme | Sequence[Scheme],
@@ -161,6 +181,9 @@ def simulate(
     overwrite: bool = False,
     description: Mapping[str, Any] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    on_measure: OnMeasure | Sequence[OnMeasure] | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
 ) -> History:
     """Train the problem under every scheme, weight rule, learning rate and seed; returns a history over virtual time.
 
@@ -187,9 +210,15 @@ def simulate(
     `checkpoint` is a folder, saved to every `save_every` seconds: a study that was stopped there goes on, to the same
     bits on a processor, with the engine that it was begun with unless another is named; `overwrite` replaces a study
     that is there. Ctrl-C stops it within a second or so, saved. A JSON `description` is kept in the folder.
-    `on_progress` is told several times a second how far it is.
+    `on_progress` is told several times a second how far it is. `on_measure(run, time, values)`, a function or several,
+    is told every measured point of every run once, those of earlier calls first; `ft.track` has some for other tools.
+
+    Units of the study go through the cores of this machine in this process. `workers` is in how many processes
+    instead, or `executor` any executor of `concurrent.futures`, as ``client.get_executor()`` of Dask: the bits are the
+    same. docs/scale.md is the guide.
     """
     keep_on_disk()
+    told = listeners(on_measure)
     folder = None if checkpoint is None else Folder(Path(checkpoint), description)
     there = folder if folder is not None and not overwrite and folder.holds_a_study() else None
     work, precision = local_rule(local), one_of("dtype", dtype, PRECISIONS)
@@ -231,22 +260,11 @@ def simulate(
         for setting, given in by_name("times", times).items()
     }
     _check_folder(folder, problems.values())
-    if list(studies) == [(None, None)] and not searches(work):
-        study = studies[None, None](work)
-        return run_study(study, folder, save_every=save_every, overwrite=overwrite, on_progress=on_progress)
-
-    def run(
-        study: Study,
-        place: Folder | None,
-        overwrite: bool,
-        on_progress: Callable[[Progress], None] | None,
-        on_history: Callable[[History], None],
-    ) -> History:
-        return run_study(
-            study, place, save_every=save_every, overwrite=overwrite, on_progress=on_progress, on_history=on_history
-        )
-
-    return run_several(studies, work, folder, run, overwrite=overwrite, on_progress=on_progress)
+    with workers_of(executor, workers) as pool, listening(told):
+        how = How(save_every=save_every, overwrite=overwrite, on_progress=on_progress, listeners=told, executor=pool)
+        if list(studies) == [(None, None)] and not searches(work):
+            return run_study(studies[None, None](work), folder, how)
+        return run_several(studies, work, folder, run_study, how)
 
 
 def study_of(
@@ -310,62 +328,63 @@ def _engine(given: EngineName, there: Folder | None) -> EngineName:
     return next((name for name in ENGINES if name == begun), given)
 
 
-def run_study(
-    study: Study,
-    folder: Folder | None = None,
-    *,
-    save_every: float = SAVE_SECONDS,
-    overwrite: bool = False,
-    on_progress: Callable[[Progress], None] | None = None,
-    on_history: Callable[[History], None] | None = None,
-) -> History:
-    """Carry out a study, or the rest of one; what is there when it is interrupted is kept in the folder.
-
-    `on_history` is told the history so far whenever that is saved.
-    """
+def run_study(study: Study, folder: Folder | None = None, how: How | None = None) -> History:
+    """Carry out a study, or the rest of one; what is there when it is interrupted is kept in the folder."""
+    how = how or How()
     layout = {"blocks": splits_of(study, cores())}  # as the folder names it
-    if folder is not None and not (overwrite and folder.holds_a_study()):
+    if folder is not None and not (how.overwrite and folder.holds_a_study()):
         layout = folder.check(study.configuration()) or layout
     units = units_of(study, layout["blocks"])
     if study.engine == "oracle":
         return _by_oracle(study, units)
     threads = 1 if study.engine in ("waves", "torch") else min(cores(), len(units.specs))
-    needed = estimate(units.specs, units.machines, threads)
+    needed = estimate(units.specs, units.machines, 1 if how.executor is not None else threads)
     log.info("%d runs in %d units, about %s", units.num_runs, len(units.specs), needed)
     check_memory(needed)
     if folder is not None:
-        if overwrite:
+        if how.overwrite:
             folder.clear()
         folder.begin(study.configuration(), layout)
-    at_once = None if study.engine == "torch" else threads
-    runner = Runner(units, study.dtype, folder, threads=at_once, save_every=save_every, memory=needed.total)
 
     def so_far() -> History:
-        found = collected(study, units, runner.outcomes, _seconds(runner, units))
+        compiling = sum(machine.compile_seconds for machine in units.machines) + elsewhere()
+        seconds = {"run_seconds": max(0.0, ledger.seconds - compiling), "compile_seconds": compiling}
+        found = collected(study, units, ledger.outcomes, seconds)
         if folder is not None:
             found.save(folder.history)
-            if on_history is not None:
-                on_history(found)
+            if how.on_history is not None:
+                how.on_history(found)
         return found
 
-    interrupted = False
+    ledger = Ledger(
+        units,
+        folder,
+        memory=needed.total,
+        save_every=how.save_every,
+        on_progress=how.on_progress,
+        on_points=on_points(how.listeners, study, units, how.where),
+        on_save=so_far,
+    )
+    ledger.recall()
+    runner: Runner | ExecutorRunner
+    if how.executor is None:
+        runner = Runner(ledger, study.dtype, threads=None if study.engine == "torch" else threads)
+    else:
+        runner = ExecutorRunner(ledger, study, layout["blocks"], how.executor)
+
+    def elsewhere() -> float:
+        return runner.compile_seconds if isinstance(runner, ExecutorRunner) else 0.0
+
     try:
-        runner.run(on_progress, so_far)
-    except KeyboardInterrupt:
-        interrupted = True
-    history = so_far()
-    if interrupted:
-        raise KeyboardInterrupt
-    return history
-
-
-def _seconds(runner: Runner, units: Units) -> dict[str, float]:
-    """Time spent: compiling, over all threads, and on everything else."""
-    compiling = sum(machine.compile_seconds for machine in units.machines)
-    return {"run_seconds": max(0.0, runner.seconds - compiling), "compile_seconds": compiling}
+        runner.run()
+    except (KeyboardInterrupt, WorkersLost):
+        so_far()
+        raise
+    return so_far()
 
 
 def _by_oracle(study: Study, units: Units) -> History:
+    """By the loop that reads like the paper."""
     begin = time.perf_counter()
     outcomes = [
         reference(

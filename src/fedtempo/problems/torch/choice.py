@@ -53,8 +53,8 @@ _PRODUCTS = (
 class CompiledProblem(Problem):
     """A PyTorch module's problem as functions of JAX."""
 
-    def __init__(self, source: TorchProblem, compiled: Compiled) -> None:
-        self.source, self.compiled = source, compiled
+    def __init__(self, source: TorchProblem, compiled: Compiled, dtype: str) -> None:
+        self.source, self.compiled, self.dtype = source, compiled, dtype
         test = source.test
         functions = _functions(compiled, stateful=source.state is not None)
         metrics = functions.pop("metrics")
@@ -72,6 +72,10 @@ class CompiledProblem(Problem):
             source.description,
             None,
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes, which compile it again."""
+        return as_jax, (self.source, self.dtype)
 
     @property
     def parameter_shapes(self) -> Tree:
@@ -127,7 +131,7 @@ def as_jax(problem: TorchProblem, dtype: str) -> CompiledProblem | str:
         found = compiled(problem.template, problem.bare_loss_of, measures, example, dtype)
     except NotCompilable as error:
         return str(error)
-    return CompiledProblem(problem, found)
+    return CompiledProblem(problem, found, dtype)
 
 
 def _measure(problem: TorchProblem, name: str) -> Any:

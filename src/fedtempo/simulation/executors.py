@@ -1,0 +1,315 @@
+"""The units of a study in other processes or on other machines, by an executor of `concurrent.futures`.
+
+    every unit is an order → the executor gives it to a worker → the worker trains, saves and tells how far it is
+    a worker that dies       its unit is ordered again, and goes on from where it was saved
+    no folder in common      units come back every `save_every` seconds and are ordered again from there
+    Ctrl-C                   workers are asked to save and end; then it is raised
+
+Which worker runs a unit, and how often it was begun, changes no bit of what it measures: units and their programs are
+the same everywhere.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedtempo.errors import FedtempoError, InputError, WorkersLost, in_one_line
+from fedtempo.simulation.checkpoint import Folder
+from fedtempo.simulation.ledger import POLL_SECONDS, Ledger, Table
+from fedtempo.simulation.unit_runner import Interrupts, noted
+from fedtempo.simulation.worker import SMALL, Desk, Order, Packed, Report, packed, work
+
+if TYPE_CHECKING:
+    from fedtempo.simulation.study import Study
+
+DEATHS = 3
+"""So often a unit may end its worker before it is given up."""
+SIGN_SECONDS = 5.0
+LAST_SECONDS = 90.0
+"""So long workers that are asked to save and end may take."""
+DESK = ".workers-"
+"""How the folder begins, inside the study's, of the one who gives the orders."""
+
+
+class Pool:
+    """Processes of this machine; where one dies, which breaks the executor, there are new ones."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._executor = self._made()
+
+    def _made(self) -> ProcessPoolExecutor:
+        spawn = multiprocessing.get_context("spawn")
+        path = [entry for entry in sys.path if entry]
+        return ProcessPoolExecutor(self.workers, mp_context=spawn, initializer=_begin_process, initargs=(path,))
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Give it to a process."""
+        try:
+            return self._executor.submit(function, *args)
+        except BrokenProcessPool:
+            self._executor.shutdown(wait=False)
+            self._executor = self._made()
+            return self._executor.submit(function, *args)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin_process(path: list[str]) -> None:
+    """A process of the pool: what it prints goes to standard error, and Ctrl-C is for the one that started it."""
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that has started it is gone, also if that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def workers_of(executor: object, workers: Any) -> Iterator[Executor | Pool | None]:
+    """What runs the units: the executor that is given, a pool of so many processes, or None: this process itself."""
+    if executor is not None and workers is not None:
+        raise InputError("workers: the executor has its own; leave workers out, or the executor")
+    if executor is not None:
+        if not isinstance(executor, Executor):
+            cure = "client.get_executor()" if hasattr(executor, "get_executor") else "ProcessPoolExecutor(4)"
+            raise InputError(
+                f"executor: a {type(executor).__name__} is not an executor of concurrent.futures; give one, as {cure}"
+            )
+        yield executor
+        return
+    if workers is None:
+        yield None
+        return
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError(f"workers: {workers!r} processes cannot be; give at least 1, or leave it out for this one")
+    pool = Pool(workers)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+class ExecutorRunner:
+    """Runs the units of a study by an executor."""
+
+    def __init__(self, ledger: Ledger, study: Study, layout: int, executor: Executor | Pool) -> None:
+        self._ledger, self._executor = ledger, executor
+        self._packed: Packed = packed(study, layout)
+        self._given_away = len(self._packed.content) <= SMALL
+        """Whether every order may carry the study."""
+        self._shared = True
+        """Whether workers have seen the study's folder, as far as is known."""
+        self._out: dict[Future[Report], Order] = {}
+        self._deaths: dict[int, int] = {}
+        self._updates = [0] * len(ledger.units.specs)
+        """By unit, of orders that are done."""
+        self._told_at: dict[int, int] = {}
+        self._sign = 0.0
+        self.compile_seconds = 0.0
+
+    def run(self) -> None:
+        """To the end, or to an interrupt: then workers save their units, and it is raised."""
+        with self._place() as (folder, desk), noted() as interrupts:
+            self._folder, self._desk = folder, desk
+            try:
+                self._order_all()
+                while self._out:
+                    self._hear(wait(self._out, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done)
+                    if interrupts.came:
+                        raise KeyboardInterrupt
+                    self._look()
+                self._ledger.look(last=True)
+            except (CancelledError, BrokenExecutor) as error:
+                raise self._lost(error) from None
+            except BaseException:
+                interrupts.came = False
+                self._end(interrupts)
+                interrupts.came = False
+                raise
+
+    @contextmanager
+    def _place(self) -> Iterator[tuple[Folder, Desk]]:
+        """The study's folder, or a passing one, and the desk in it."""
+        kept = self._ledger.folder
+        path = kept.path if kept is not None else Path(tempfile.mkdtemp(prefix="fedtempo-"))
+        folder = kept if kept is not None else Folder(path)
+        if kept is None:
+            (path / "units").mkdir()
+        for left in path.glob(f"{DESK}*"):  # of a process that was killed: its workers, if there are any, end
+            Desk(left).close()
+        desk = Desk(path / f"{DESK}{secrets.token_hex(4)}")
+        desk.open()
+        try:
+            yield folder, desk
+        finally:
+            desk.close()
+            if kept is None:
+                shutil.rmtree(path, ignore_errors=True)
+
+    # -- orders
+
+    def _order_all(self) -> None:
+        for k in range(len(self._ledger.units.specs)):
+            if not self._ledger.is_finished(k):
+                self._order(k)
+
+    def _order(self, k: int, *, with_study: bool = False) -> None:
+        """Order a unit, from where it was saved."""
+        saved = None if self._shared else self._folder.read_unit(self._ledger.units.specs[k].unit.number)
+        content = self._packed.content if self._given_away or with_study else None
+        order = Order(
+            key=self._packed.key,
+            content=content,
+            path=os.getcwd(),
+            unit=k,
+            attempt=secrets.token_hex(8),
+            folder=str(self._folder.path.absolute()) if self._shared else None,
+            desk=str(self._desk.path.absolute()),
+            saved=saved,
+            save_every=self._ledger.save_every,
+        )
+        try:
+            task = self._executor.submit(work, order)
+        except FedtempoError:
+            raise
+        except Exception as error:
+            raise self._lost(error) from None
+        self._out[task] = order
+
+    def _hear(self, done: set[Future[Report]]) -> None:
+        """What has come of orders, and what follows from it."""
+        for task in done:
+            order = self._out.pop(task)
+            try:
+                report = task.result()
+            except BrokenExecutor:
+                if not isinstance(self._executor, Pool):
+                    raise
+                self._died(order)
+                continue
+            self._heard(order, report)
+
+    def _heard(self, order: Order, report: Report) -> None:
+        k = order.unit
+        if report.ending == "no study":
+            self._order(k, with_study=True)
+            return
+        if report.ending == "no folder":
+            self._shared = False
+            self._order(k)
+            return
+        self._updates[k] += report.updates
+        self.compile_seconds += report.compile_seconds
+        self._ledger.counts[k].updates = self._updates[k]
+        if report.unit is not None:
+            self._folder.write_unit(self._ledger.units.specs[k].unit.number, report.unit)
+        self._recall(k)
+        if not self._ledger.is_finished(k) and all(other.unit != k for other in self._out.values()):
+            self._order(k)
+
+    def _died(self, order: Order) -> None:
+        """A process has died, and all orders that were out are lost: nobody knows whose fault it was."""
+        if self._desk.is_begun(order.unit, order.attempt):
+            self._deaths[order.unit] = self._deaths.get(order.unit, 0) + 1
+        if self._deaths.get(order.unit, 0) >= DEATHS:
+            raise WorkersLost(
+                f"unit {self._ledger.units.specs[order.unit].unit.number} has ended its process {DEATHS} times, "
+                f"perhaps for want of memory; {self._kept}; give fewer workers, fewer seeds or rates, or a smaller "
+                "model"
+            )
+        self._order(order.unit)
+
+    # -- in between
+
+    def _look(self) -> None:
+        """Give a sign, see how far units are, and tell."""
+        now = time.monotonic()
+        if now - self._sign > SIGN_SECONDS:
+            self._sign = now
+            self._desk.touch()
+        for order in self._out.values():
+            self._see(order)
+        self._ledger.look()
+
+    def _see(self, order: Order) -> None:
+        """How far a unit is, as its worker has told by a file."""
+        k = order.unit
+        at = self._desk.told_at(k)
+        if at in (0, self._told_at.get(k)):
+            return
+        found = self._desk.read(k, order.attempt)
+        if found is None:
+            return
+        self._told_at[k] = at
+        updates, measured = found
+        table, count = Table.of(measured), self._ledger.counts[k]
+        count.updates = self._updates[k] + updates
+        count.share = table.points / self._ledger.units.specs[k].points
+        self._ledger.tables[k] = lambda: table
+
+    # -- the end
+
+    def _end(self, interrupts: Interrupts) -> None:
+        """Workers save and end; a second interrupt waits for nobody."""
+        self._desk.stop()
+        for task, order in list(self._out.items()):
+            if order.folder is None or not self._desk.is_begun(order.unit, order.attempt):  # as it was saved last
+                task.cancel()
+                del self._out[task]
+        until = time.monotonic() + LAST_SECONDS
+        while self._out and time.monotonic() < until and not interrupts.came:
+            for task in wait(self._out, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
+                self._recall(self._out.pop(task).unit)
+
+    def _recall(self, k: int) -> None:
+        """What a unit has saved."""
+        saved = self._folder.read_unit(self._ledger.units.specs[k].unit.number, state=False)
+        self._ledger.tables.pop(k, None)
+        if saved is not None:
+            self._ledger.note(k, saved)
+
+    @property
+    def _kept(self) -> str:
+        folder = self._ledger.folder
+        if folder is None:
+            return "nothing is kept, since the study has no folder"
+        return f"what was saved is kept in {folder.path}, and goes on from there"
+
+    def _lost(self, error: BaseException) -> WorkersLost:
+        why = in_one_line(error)
+        closed = isinstance(error, RuntimeError) and "shutdown" in str(error)
+        what = "it is closed" if closed else f"its workers, or what leads them, are gone ({why})"
+        return WorkersLost(
+            f"executor: {what}; {self._kept}: give an executor that works, or none to go on in this process"
+        )

@@ -1,0 +1,369 @@
+"""A unit of a study in another process or on another machine: what it is told, what it does, what it gives back.
+
+    Order   which unit of which study, where to keep it, or from where to go on
+    Report  how it ended, and where no folder is shared, the unit as it then was
+
+A study comes as bytes once: `work` keeps the last ones by their digests, and says so when it does not have one. A
+worker that sees the study's folder saves there itself, and tells how far it is by a small file beside it. One that does
+not see it trains for `save_every` seconds at a time and gives the unit back, from which any worker goes on.
+
+The one who gives the orders keeps a folder of its own inside the study's while it is there (`desk`): what it has made
+in it says whether a folder is the same one, whether to stop, whether somebody is still there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedtempo.errors import InputError, in_one_line
+from fedtempo.files import storage_errors
+from fedtempo.simulation.checkpoint import Folder
+from fedtempo.simulation.compilation import keep_on_disk
+from fedtempo.simulation.engine.session import Session, Snapshot
+from fedtempo.simulation.unit_runner import run_unit
+from fedtempo.simulation.units import Units, units_of
+
+if TYPE_CHECKING:
+    from fedtempo.simulation.study import Study
+
+LIVE_SECONDS = 1.0
+"""How often a worker tells how far it is, by a file."""
+GONE_SECONDS = 120.0
+"""After so long without a sign of the one who gives the orders a worker saves its unit and ends."""
+HELD = 2
+"""Studies that a worker keeps, at most."""
+SMALL = 1 << 16
+"""Bytes of a study that goes with every order."""
+
+Ending = Literal["finished", "stopped", "no study", "no folder", "taken over"]
+
+
+class Packed(NamedTuple):
+    """A study as bytes, and their digest."""
+
+    key: str
+    content: bytes
+
+
+class Order(NamedTuple):
+    """One unit to be trained, or to go on with."""
+
+    key: str
+    """Of the study."""
+    content: bytes | None
+    """The study; None where the worker may have it already."""
+    path: str
+    """A folder from which modules are imported that the study names."""
+    unit: int
+    """Its place in the units of the study."""
+    attempt: str
+    """Only the last attempt at a unit may save it."""
+    folder: str | None
+    """Of the study, where the worker sees it; else the unit is given back."""
+    desk: str
+    saved: Snapshot | None
+    """To go on from, where no folder is shared."""
+    save_every: float
+
+
+class Report(NamedTuple):
+    """What has come of an order."""
+
+    ending: Ending
+    worker: str
+    updates: int = 0
+    compile_seconds: float = 0.0
+    unit: Snapshot | None = None
+    """Where no folder is shared: the unit, with its state if it is not finished."""
+
+
+def packed(study: Study, layout: int) -> Packed:
+    """A study for workers; what cannot be sent is said, and how it can."""
+    try:
+        content = _pickled((study, layout))
+    except Exception as error:
+        raise InputError(
+            f"executor: the study cannot be sent to other processes ({in_one_line(error)}); put the functions and "
+            'classes of your own into a module and name it, as problem "my_module:make", or give a function of a '
+            "module in the place of a lambda"
+        ) from None
+    return Packed(hashlib.blake2b(content, digest_size=16).hexdigest(), content)
+
+
+def _pickled(thing: object) -> bytes:
+    """With cloudpickle, where it is installed, also what a script or a notebook has defined itself."""
+    try:
+        import cloudpickle
+    except ImportError:
+        out = io.BytesIO()
+        _Pickler(out, protocol=pickle.HIGHEST_PROTOCOL).dump(thing)
+        return out.getvalue()
+    made: bytes = cloudpickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)
+    return made
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what lies in a script or a notebook: another process has another one."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if callable(thing) and getattr(thing, "__module__", None) == "__main__":
+            name = getattr(thing, "__qualname__", type(thing).__name__)
+            raise pickle.PicklingError(f"{name} is defined in __main__; pip install cloudpickle would send it too")
+        return NotImplemented
+
+
+def here() -> str:
+    """The name of the worker that asks."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+# -- at work
+
+
+@dataclass
+class _Held:
+    """A study that this process has, with all that it has compiled."""
+
+    study: Study
+    units: Units
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """For engines that have a device, or threads, of their own."""
+
+
+_studies: OrderedDict[str, _Held] = OrderedDict()
+_studies_lock = threading.Lock()
+
+
+def work(order: Order) -> Report:
+    """Train a unit, to its end or to a stop."""
+    if order.folder is not None and not Desk(order.desk).is_there():
+        return Report("no folder", here())
+    held = _held(order)
+    if held is None:
+        return Report("no study", here())
+    return _Unit(order, held).run()
+
+
+def _held(order: Order) -> _Held | None:
+    with _studies_lock:
+        found = _studies.get(order.key)
+        if found is None and order.content is not None:
+            keep_on_disk()
+            with _path(order.path):
+                study, layout = _unpacked(order.content)
+                found = _Held(study, units_of(study, layout))
+            _studies[order.key] = found
+            while len(_studies) > HELD:
+                _studies.popitem(last=False)
+        return found
+
+
+def _unpacked(content: bytes) -> tuple[Study, int]:
+    try:
+        study, layout = pickle.loads(content)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"executor: worker {here()} cannot make the study again ({in_one_line(error)}); install there what is "
+            "installed here, the same versions, and put modules of your own where it finds them"
+        ) from None
+    return study, layout
+
+
+@contextmanager
+def _path(folder: str) -> Iterator[None]:
+    """Modules are also found in a folder, if it is there."""
+    if folder not in sys.path and os.path.isdir(folder):
+        sys.path.append(folder)
+    yield
+
+
+class _Unit:
+    """One order at work."""
+
+    def __init__(self, order: Order, held: _Held) -> None:
+        self._order, self._held = order, held
+        self._spec = held.units.specs[order.unit]
+        self._machine = held.units.machines[self._spec.unit.machine]
+        self._folder = None if order.folder is None else Folder(Path(order.folder))
+        self._desk = Desk(order.desk)
+        self._mine = f"{order.attempt}.{secrets.token_hex(4)}"
+        """An executor may give an order to a second worker when it has lost the first."""
+        self._until = time.monotonic() + order.save_every
+        self._live = 0.0
+        self._updates = 0
+        self._unit: Snapshot | None = None
+        self._taken = False
+
+    def run(self) -> Report:
+        """To the end, to a stop, or for a while."""
+        order, number = self._order, self._spec.unit.number
+        before = self._machine.compile_seconds
+        saved = order.saved
+        if self._folder is not None:
+            self._desk.take(order.unit, self._mine)
+            saved = self._folder.read_unit(number)
+        study = self._held.study
+        if saved is None or not saved["finished"]:
+            with self._held.lock if study.engine in ("waves", "torch") else nullcontext():
+                run_unit(
+                    self._spec,
+                    self._machine,
+                    study.dtype,
+                    saved,
+                    save=self._save,
+                    look=self._look,
+                    save_every=order.save_every,
+                )
+        elif self._folder is None:
+            self._unit = saved
+        done = self._unit is None or bool(self._unit["finished"])
+        ending: Ending = "taken over" if self._taken else "finished" if done else "stopped"
+        compiling = self._machine.compile_seconds - before
+        return Report(ending, here(), self._updates, compiling, None if self._folder is not None else self._unit)
+
+    def _save(self, session: Session) -> None:
+        self._unit = session.snapshot()
+        if self._folder is None:
+            return
+        if self._desk.is_mine(self._order.unit, self._mine):
+            self._folder.write_unit(self._spec.unit.number, self._unit)
+        else:
+            self._taken = True
+
+    def _look(self, session: Session, updates: int) -> bool:
+        self._updates += updates
+        now = time.monotonic()
+        if self._folder is None:
+            return now < self._until
+        if now - self._live > LIVE_SECONDS:
+            self._live = now
+            self._taken = self._taken or not self._desk.is_mine(self._order.unit, self._mine)
+            if not self._taken:
+                self._desk.tell(self._order.unit, self._order.attempt, self._updates, session)
+        return not self._taken and not self._desk.asks_to_stop()
+
+
+# -- the desk
+
+
+class Desk:
+    """A folder inside the study's, of the one who gives orders: there while that is there.
+
+    sign        is touched every few seconds
+    stop        workers save and end
+    0003.owner  the attempt that may save unit 3
+    0003.npz    how far unit 3 is
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._sign: tuple[int, float] | None = None
+        """When the sign was touched last, and since when it is known."""
+
+    # what the one who gives orders does
+
+    def open(self) -> None:
+        """Sit down."""
+        self.path.mkdir(parents=True)
+        self.touch()
+
+    def touch(self) -> None:
+        """Still there."""
+        (self.path / "sign").write_text(str(time.time_ns()), encoding="ascii")
+
+    def stop(self) -> None:
+        """Ask the workers to save and end."""
+        (self.path / "stop").touch()
+
+    def read(self, unit: int, attempt: str) -> tuple[int, Snapshot] | None:
+        """Client updates of an attempt, and what the unit has measured; None if it has told nothing."""
+        with suppress(OSError, ValueError, KeyError, EOFError):
+            content = io.BytesIO((self.path / f"{unit:04d}.npz").read_bytes())
+            with np.load(content, allow_pickle=False) as told:
+                if str(told["attempt"]) == attempt:
+                    found = {name.replace("__", ":", 1): told[name] for name in told.files}
+                    return int(found["updates"]), found
+        return None
+
+    def is_begun(self, unit: int, attempt: str) -> bool:
+        """Whether a worker has begun an attempt at a unit, and no later one was begun."""
+        return self._owner(unit).startswith(f"{attempt}.")
+
+    def told_at(self, unit: int) -> int:
+        """When a unit has told how far it is, as the file system counts; 0 if never."""
+        with suppress(OSError):
+            return (self.path / f"{unit:04d}.npz").stat().st_mtime_ns
+        return 0
+
+    def close(self) -> None:
+        """Leave; workers that are still out keep what they have and end."""
+        with suppress(OSError):
+            for file in self.path.iterdir():
+                file.unlink(missing_ok=True)
+            self.path.rmdir()
+
+    # what workers do
+
+    def is_there(self) -> bool:
+        """Whether this is the folder that the order means."""
+        return (self.path / "sign").is_file()
+
+    def take(self, unit: int, owner: str) -> None:
+        """From now on this one alone saves the unit."""
+        with storage_errors(self.path):
+            self._put(f"{unit:04d}.owner", owner.encode())
+
+    def is_mine(self, unit: int, owner: str) -> bool:
+        """Whether no later attempt has taken the unit, and somebody waits for it."""
+        return self._owner(unit) == owner
+
+    def _owner(self, unit: int) -> str:
+        with suppress(OSError):
+            return (self.path / f"{unit:04d}.owner").read_text(encoding="ascii")
+        return ""
+
+    def asks_to_stop(self) -> bool:
+        """Whether to save and end: somebody said so, or nobody is there any more."""
+        if (self.path / "stop").exists():
+            return True
+        try:
+            touched = (self.path / "sign").stat().st_mtime_ns
+        except OSError:
+            return True
+        now = time.monotonic()
+        if self._sign is None or self._sign[0] != touched:
+            self._sign = touched, now
+        return now - self._sign[1] > GONE_SECONDS
+
+    def tell(self, unit: int, attempt: str, updates: int, session: Session) -> None:
+        """How far a unit is: its measures without its state."""
+        arrays: Mapping[str, Any] = session.recorder.snapshot(None)
+        out = io.BytesIO()
+        named = {name.replace(":", "__", 1): array for name, array in arrays.items()}
+        np.savez(out, allow_pickle=False, attempt=np.array(attempt), updates=np.array(updates), **named)
+        with suppress(OSError):  # the desk has gone: the next look finds out
+            self._put(f"{unit:04d}.npz", out.getvalue())
+
+    def _put(self, name: str, content: bytes) -> None:
+        """Write a file whole; that it outlives a power cut is not needed."""
+        half = self.path / f".{name}.{os.getpid()}.{threading.get_ident()}"
+        half.write_bytes(content)
+        os.replace(half, self.path / name)
