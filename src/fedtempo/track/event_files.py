@@ -29,7 +29,9 @@ from fedtempo.simulation.run_info import RunInfo
 from fedtempo.track.sink import Point, Sink, Told
 
 _OURS = ".fedtempo"
-_UNSAFE = re.compile(r'[\x00-\x1f/\\:*?"<>|]')
+_UNSAFE = re.compile(r'[\x00-\x1f\\:*?"<>|]')
+_SLASH = "\u2215"
+"""Looks like one, and may stand in the name of a folder: as FedFix(1/2)."""
 _LONGEST = 200
 """Bytes of a folder's name."""
 _number = itertools.count()
@@ -73,10 +75,10 @@ class TensorBoard(Sink):
 
 def folder_name(run: str) -> str:
     """The name of a run as a folder's; where that has to differ, with a digest of the run's."""
-    safe = _UNSAFE.sub("-", run).strip(" .")
-    short = safe.encode()[:_LONGEST].decode(errors="ignore").rstrip(" .")
-    if short == run:
-        return run
+    slashes = run.replace("/", _SLASH)
+    short = _UNSAFE.sub("-", slashes).strip(" .").encode()[:_LONGEST].decode(errors="ignore").rstrip(" .")
+    if short == slashes and _SLASH not in run:
+        return short
     return f"{short} {hashlib.sha256(run.encode()).hexdigest()[:8]}"
 
 

@@ -13,16 +13,13 @@ from __future__ import annotations
 import sys
 import threading
 import time as clock
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 from fedtempo.errors import InputError
 from fedtempo.simulation.run_info import RunInfo
-
-OnMeasure = Callable[[RunInfo, float, Mapping[str, float]], object]
-"""What is told the points of runs: a function, or a sink."""
 
 SECONDS = 2.0
 """From a point to its writing."""
