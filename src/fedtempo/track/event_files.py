@@ -7,14 +7,14 @@ as TensorFlow masks them. Wall time is virtual time, so that TensorBoard's axis 
 hyper-parameters.
 
 A file begins with the note that the run starts at step 0: a TensorBoard that is running drops what it had read of it
-before. Then the files that earlier processes have written of the run are removed. Files are opened to append to them
-only, so that any number of runs has none open.
+before. Then what earlier processes have written of the run is removed; the last of those files stays, empty, since
+TensorBoard stands still at a file that has gone. Files are opened to append to them only, so that any number of runs
+has none open.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import os
 import re
@@ -34,7 +34,6 @@ _SLASH = "\u2215"
 """Looks like one, and may stand in the name of a folder: as FedFix(1/2)."""
 _LONGEST = 200
 """Bytes of a folder's name."""
-_number = itertools.count()
 
 
 class TensorBoard(Sink):
@@ -59,14 +58,16 @@ class TensorBoard(Sink):
     def _begin(self, run: RunInfo, content: bytes) -> Path:
         """A new file in the place of those that are there of the run."""
         folder, now = self.folder / folder_name(run.name), clock.time()
-        stamp = f"{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{next(_number)}"
+        stamp = f"{now:017.6f}.{socket.gethostname()}.{os.getpid()}"  # TensorBoard reads files in the order of names
         path = folder / f"events.out.tfevents.{stamp}{_OURS}"
         with storage_errors(folder):
             make_folder(folder)
-            earlier = list(folder.glob(f"events.out.tfevents.*{_OURS}"))
+            earlier = sorted(folder.glob(f"events.out.tfevents.*{_OURS}"))
             path.write_bytes(b"".join(map(_record, (_version(now), _start(now), _labels(run, now)))) + content)
-            for other in earlier:
+            for other in earlier[:-1]:
                 other.unlink(missing_ok=True)
+            for other in earlier[-1:]:
+                os.truncate(other, 0)
         return path
 
     def _end(self, stopped: bool) -> None:
@@ -77,9 +78,9 @@ def folder_name(run: str) -> str:
     """The name of a run as a folder's; where that has to differ, with a digest of the run's."""
     slashes = run.replace("/", _SLASH)
     short = _UNSAFE.sub("-", slashes).strip(" .").encode()[:_LONGEST].decode(errors="ignore").rstrip(" .")
-    if short == slashes and _SLASH not in run:
+    if short and short == slashes and _SLASH not in run:
         return short
-    return f"{short} {hashlib.sha256(run.encode()).hexdigest()[:8]}"
+    return f"{short or 'run'} {hashlib.sha256(run.encode()).hexdigest()[:8]}"
 
 
 # -- events

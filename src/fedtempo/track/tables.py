@@ -1,4 +1,4 @@
-"""CSV and Parquet: one row a run and time, with the columns of `History.to_dataframe`: labels, time, measures.
+"""CSV and Parquet: one row a run and time, with columns of `History.to_dataframe`: labels, time, measures.
 
 The file is written whole, and replaces what was there. Between two such writings a CSV file grows by the rows that are
 new, as long as there are no other columns.
