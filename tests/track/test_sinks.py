@@ -1,4 +1,4 @@
-"""Sinks that need no service: what the tools' own readers find, while it trains, after a kill, and where it cannot work."""
+"""Sinks that need no service: what the tools' own readers find, live, after a kill, and where it cannot work."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def test_killed_and_told_again_each_point_is_there_once(kind, tmp_path) -> None:
     if kind == "csv":
         with place.open("a") as file:
             file.write("FedAvg,time-b")
-    feed_again = subprocess.run([*command, str(feed.POINTS)], env=environment, capture_output=True, text=True)
-    assert feed_again.returncode == 0, feed_again.stderr
+    again = subprocess.run([*command, str(feed.POINTS)], env=environment, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
     check(kind, place)
 
 
