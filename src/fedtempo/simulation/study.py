@@ -49,6 +49,7 @@ from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.collect import collected
 from fedtempo.simulation.compilation import keep_on_disk
 from fedtempo.simulation.costs import check_memory, estimate
+from fedtempo.simulation.engine.devices import Devices, groups_of
 from fedtempo.simulation.engine.numerics import PRECISIONS, Precision
 from fedtempo.simulation.engine.oracle import reference
 from fedtempo.simulation.engine.program import grid_times
@@ -337,7 +338,8 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
     units = units_of(study, layout["blocks"])
     if study.engine == "oracle":
         return _by_oracle(study, units)
-    threads = 1 if study.engine in ("waves", "torch") else min(cores(), len(units.specs))
+    groups = groups_of(study, units.machines, len(units.specs))
+    threads = len(groups) if study.engine in ("waves", "torch") else min(cores(), len(units.specs))
     needed = estimate(units.specs, units.machines, 1 if how.executor is not None else threads)
     log.info("%d runs in %d units, about %s", units.num_runs, len(units.specs), needed)
     check_memory(needed)
@@ -347,7 +349,7 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
         folder.begin(study.configuration(), layout)
 
     def so_far() -> History:
-        compiling = sum(machine.compile_seconds for machine in units.machines) + elsewhere()
+        compiling = runner.compile_seconds
         seconds = {"run_seconds": max(0.0, ledger.seconds - compiling), "compile_seconds": compiling}
         found = collected(study, units, ledger.outcomes, seconds)
         if folder is not None:
@@ -368,12 +370,10 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
     ledger.recall()
     runner: Runner | ExecutorRunner
     if how.executor is None:
-        runner = Runner(ledger, study.dtype, threads=None if study.engine == "torch" else threads)
+        devices = Devices(study, units.machines, groups)
+        runner = Runner(ledger, study.dtype, devices, threads=None if study.engine == "torch" else threads)
     else:
         runner = ExecutorRunner(ledger, study, layout["blocks"], how.executor)
-
-    def elsewhere() -> float:
-        return runner.compile_seconds if isinstance(runner, ExecutorRunner) else 0.0
 
     try:
         runner.run()
