@@ -18,6 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.cli.reading import (
+    client_times,
+    local_table,
+    only_one,
+    problem_and_times,
+    problem_table,
+    read_importance,
+    read_schemes,
+    refuse_without_problem,
+)
 from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.times_text import is_run
 from fedtempo.errors import DataMissing, InputError, Interrupted
@@ -177,14 +187,14 @@ def plan(
     rule = _rule(weights, discount)
     options = {"correction": correction, "server": server, "compression": compression, "compensate": compensate}
     if problem is None:
-        o.refuse_without_problem(
+        refuse_without_problem(
             until=until, partition=partition, set=settings, data_dir=data_dir, lr=lr, steps=steps,
             batch_size=batch_size, server_lr=server_lr, momentum=momentum, clip=clip, solver=solver, draw=draw,
             **options, objective=objective, budget=budget, tolerance=tolerance, pilot=share, figure=figure,
             dtype=dtype, engine=engine,
         )  # fmt: skip
-        known = o.client_times(*where, **availability)
-        chosen = o.read_schemes(scheme, known, **sizes)
+        known = client_times(*where, **availability)
+        chosen = read_schemes(scheme, known, **sizes)
         ran = None if run is None else _ran(run, known)
         if ran is not None:
             from fedtempo.planning.compare import default_schemes
@@ -195,7 +205,7 @@ def plan(
             known,
             chosen,
             ran,
-            importance=o.read_importance(importance),
+            importance=read_importance(importance),
             said=[] if ran is None else ran.lines(known, times, weights, step),
             rule=rule,
             discount=discount,
@@ -212,8 +222,8 @@ def plan(
         raise InputError("--noise: it belongs to a plan without a problem; leave it out, or leave out --problem")
     if importance is not None:
         raise InputError("--importance: the problem has its own; leave it out, or use --set importance=rows")
-    local = o.local_table(lr=lr, steps=steps, batch_size=batch_size, momentum=momentum, clip=clip, server_lr=server_lr)
-    o.only_one(local, "plan", ("steps", "batch_size", "momentum", "clip", "server_lr"))
+    local = local_table(lr=lr, steps=steps, batch_size=batch_size, momentum=momentum, clip=clip, server_lr=server_lr)
+    only_one(local, "plan", ("steps", "batch_size", "momentum", "clip", "server_lr"))
     _check_numbers(local, share)
     local |= {key: value for key, value in (("solver", solver), ("draw", draw)) if value is not None}
     if figure is not None:
@@ -224,11 +234,11 @@ def plan(
     from fedtempo.schemes.table import options_of
 
     prepare_jax()
-    table = o.problem_table(problem, partition, settings, data_dir)
-    made, known = o.problem_and_times(table, *where, **availability)
+    table = problem_table(problem, partition, settings, data_dir)
+    made, known = problem_and_times(table, *where, **availability)
     if known.availability is not None and known.availability.changes:
         raise InputError("--absences: with --problem clients must not come or go for good; add --period")
-    chosen = o.read_schemes(scheme, known, **sizes)
+    chosen = read_schemes(scheme, known, **sizes)
     used = options_of({key: value for key, value in options.items() if value is not None})
     own_rate, rates = local.pop("server_lr", None), local.pop("lr", "auto")
     ran = None if run is None else _ran(run, known)
