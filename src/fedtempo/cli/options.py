@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,160 +17,119 @@ _TIMES, _SCHEMES, _PROBLEM = "Client times", "Schemes", "Problem and local work"
 """Panels of the help."""
 
 
-def _option(flag: str, *short: str, help: str, panel: str | None, default: str | bool = False) -> Any:
+def _option(flag: str, *short: str, panel: str, help: str, default: str | bool = False) -> Any:
     return typer.Option(flag, *short, help=help, rich_help_panel=panel, show_default=default)
 
 
-Clients = Annotated[
-    int | None,
-    _option("--clients", "-M", help="How many clients, for F<X> and devices.", panel=_TIMES),
-]
+_times = partial(_option, panel=_TIMES)
+_scheme = partial(_option, panel=_SCHEMES)
+_problem = partial(_option, panel=_PROBLEM)
+
+
+Clients = Annotated[int | None, _times("--clients", "-M", help="How many clients, for F<X> and devices.")]
 _TIMES_HELP = (
     "F<X> as in the paper (F80: the fastest client needs a fifth of 1), a list 1,2,5/2, published devices by name "
     "(fedtempo times lists them), a trace file, or the checkpoint folder of a run on Flower."
 )
-Times = Annotated[str, typer.Option("--times", help=_TIMES_HELP, rich_help_panel=_TIMES)]
-TimesOrRun = Annotated[str | None, _option("--times", help=_TIMES_HELP, panel=_TIMES, default="those of RUN")]
+Times = Annotated[str, _times("--times", help=_TIMES_HELP)]
+TimesOrRun = Annotated[str | None, _times("--times", help=_TIMES_HELP, default="those of RUN")]
 SeveralTimes = Annotated[
-    list[str] | None,
-    _option("--times", help=f"{_TIMES_HELP} Repeat it to compare.", panel=_TIMES, default="F80"),
+    list[str] | None, _times("--times", help=f"{_TIMES_HELP} Repeat it to compare.", default="F80")
 ]
 Law = Annotated[
     str | None,
-    _option(
+    _times(
         "--law",
         help="Around the given times: fixed, exponential, lognormal:0.5 (standard deviation of the log), uniform:0.5 "
         "(half width, as a share of the mean), pareto:2.5 (shape), shifted-exponential:0.5 (share that is fixed). Of a "
         "trace or a run: replay, bootstrap.",
-        panel=_TIMES,
         default="fixed, or replay for a trace",
     ),
 ]
 Spread = Annotated[
-    str | None,
-    _option("--spread", help="Old name of the number in --law lognormal:0.5 and uniform:0.5.", panel=_TIMES),
+    str | None, _times("--spread", help="Old name of the number in --law lognormal:0.5 and uniform:0.5.")
 ]
-Resolution = Annotated[
-    str | None, _option("--resolution", help="Tick to which random times are rounded up.", panel=_TIMES)
-]
+Resolution = Annotated[str | None, _times("--resolution", help="Tick to which random times are rounded up.")]
 Failure = Annotated[
-    str | None,
-    _option(
-        "--failure", help="Probability that a job fails: one number, or one per client.", panel=_TIMES, default="0"
-    ),
+    str | None, _times("--failure", help="Probability that a job fails: one number, or one per client.", default="0")
 ]
 On = Annotated[
     str | None,
-    _option(
-        "--on",
-        help="Mean time that a client is there before it goes away; needs --off.",
-        panel=_TIMES,
-        default="always",
-    ),
+    _times("--on", help="Mean time that a client is there before it goes away; needs --off.", default="always"),
 ]
 Off = Annotated[
-    str | None,
-    _option("--off", help="Mean time that a client is away: one number, or one per client; needs --on.", panel=_TIMES),
+    str | None, _times("--off", help="Mean time that a client is away: one number, or one per client; needs --on.")
 ]
 Absences = Annotated[
-    str | None,
-    _option("--absences", help="When clients are away: a CSV file with client,leaves,returns.", panel=_TIMES),
+    str | None, _times("--absences", help="When clients are away: a CSV file with client,leaves,returns.")
 ]
-Period = Annotated[
-    str | None,
-    _option("--period", help="Time after which the absences repeat.", panel=_TIMES, default="never"),
-]
+Period = Annotated[str | None, _times("--period", help="Time after which the absences repeat.", default="never")]
 SchemeNames = Annotated[
     list[str] | None,
-    _option(
+    _scheme(
         "--scheme",
         help="fedavg, async, fedfix:1/2, fedbuff:5, uniform:5, multinomial:5, fastest:5, highest-loss:5, centralized, "
         "stages; published: fedasync:0.6, fedbuff-published:5, fednova:1,2,5, fedau:async, cutoff:async:20; or "
         "package.module:attribute. Repeat it to compare.",
-        panel=_SCHEMES,
     ),
 ]
-Waits = Annotated[list[str] | None, _option("--wait", help="Interval of fedfix; repeat it to compare.", panel=_SCHEMES)]
+Waits = Annotated[list[str] | None, _scheme("--wait", help="Interval of fedfix; repeat it to compare.")]
 Buffers = Annotated[
     list[int] | None,
-    _option(
-        "--buffer", help="Updates per round of fedbuff and fedbuff-published; repeat it to compare.", panel=_SCHEMES
-    ),
+    _scheme("--buffer", help="Updates per round of fedbuff and fedbuff-published; repeat it to compare."),
 ]
 Samples = Annotated[
     list[int] | None,
-    _option(
-        "--sample",
-        help="Clients per round of uniform, multinomial, fastest and highest-loss; repeat it to compare.",
-        panel=_SCHEMES,
+    _scheme(
+        "--sample", help="Clients per round of uniform, multinomial, fastest and highest-loss; repeat it to compare."
     ),
 ]
 Stages = Annotated[
     list[str] | None,
-    _option(
-        "--stage",
-        help="Of stages, in order: WAIT:WINDOWS, as 1/4:10; the last is a WAIT alone, as 1/2.",
-        panel=_SCHEMES,
-    ),
+    _scheme("--stage", help="Of stages, in order: WAIT:WINDOWS, as 1/4:10; the last is a WAIT alone, as 1/2."),
 ]
 ImportanceText = Annotated[
-    str | None,
-    _option("--importance", help="Importance p_i of each client, as 0.5,1/4,1/4.", panel=_SCHEMES, default="equal"),
+    str | None, _scheme("--importance", help="Importance p_i of each client, as 0.5,1/4,1/4.", default="equal")
 ]
 _WEIGHTS_HELP = "Weight rule: time-based, identical, importance, measured, own-time, or package.module:attribute."
-Weights = Annotated[str, typer.Option("--weights", help=_WEIGHTS_HELP, rich_help_panel=_SCHEMES)]
-WeightsOrRun = Annotated[
-    str | None, _option("--weights", help=_WEIGHTS_HELP, panel=_SCHEMES, default="time-based, or those of RUN")
-]
+Weights = Annotated[str, _scheme("--weights", help=_WEIGHTS_HELP, default=True)]
+WeightsOrRun = Annotated[str | None, _scheme("--weights", help=_WEIGHTS_HELP, default="time-based, or those of RUN")]
 SeveralWeights = Annotated[
     list[str] | None,
-    _option(
-        "--weights",
-        help=f"{_WEIGHTS_HELP} Repeat it to compare.",
-        panel=_SCHEMES,
-        default="time-based and identical",
-    ),
+    _scheme("--weights", help=f"{_WEIGHTS_HELP} Repeat it to compare.", default="time-based and identical"),
 ]
 Step = Annotated[
     str | None,
-    _option(
+    _scheme(
         "--step",
         help="The server's step: stable (divided by 1 + mean staleness), paper (raw), proven.",
-        panel=_SCHEMES,
         default="stable",
     ),
 ]
 Correction = Annotated[
     str | None,
-    _option(
+    _scheme(
         "--correction",
         help="For all schemes: fedprox:0.1, feddane:0.1, feddyn:1, scaffold, or package.module:attribute.",
-        panel=_SCHEMES,
     ),
 ]
 Server = Annotated[
     str | None,
-    _option(
+    _scheme(
         "--server",
         help="Server optimizer for all schemes: slowmo:0.9, fedadam, fedyogi, fedadagrad, optax:adam, or "
         "package.module:attribute.",
-        panel=_SCHEMES,
     ),
 ]
 Compression = Annotated[
     str | None,
-    _option(
-        "--compression",
-        help="For all schemes: topk:0.01, qsgd:4, lowrank:2, or package.module:attribute.",
-        panel=_SCHEMES,
-    ),
+    _scheme("--compression", help="For all schemes: topk:0.01, qsgd:4, lowrank:2, or package.module:attribute."),
 ]
 Compensate = Annotated[
     str | None,
-    _option(
+    _scheme(
         "--compensate",
         help="How clients that contribute rarely count for more: weights, rate or work.",
-        panel=_SCHEMES,
         default="weights",
     ),
 ]
@@ -177,96 +137,69 @@ Compensate = Annotated[
 
 def problem_option(default: str | bool = False) -> Any:
     """`--problem`."""
-    return _option(
+    return _problem(
         "--problem",
         help="digits, mnist, cifar10, shakespeare, quadratics, or package.module:function.",
-        panel=_PROBLEM,
         default=default,
     )
 
 
 _PARTITION_HELP = "How rows are dealt to clients: iid, dirichlet:0.1, shards:2, one-label."
-Partition = Annotated[str | None, _option("--partition", help=_PARTITION_HELP, panel=_PROBLEM)]
+Partition = Annotated[str | None, _problem("--partition", help=_PARTITION_HELP)]
 SeveralPartitions = Annotated[
     list[str] | None,
-    _option(
+    _problem(
         "--partition",
         help=f"{_PARTITION_HELP} Repeat it to compare.",
-        panel=_PROBLEM,
         default="the problem's; dirichlet:0.1 for digits",
     ),
 ]
 Settings = Annotated[
-    list[str] | None,
-    _option("--set", help="KEY=VALUE: another argument of the problem, as l2=0.01; repeat for more.", panel=_PROBLEM),
+    list[str] | None, _problem("--set", help="KEY=VALUE: another argument of the problem, as l2=0.01; repeat for more.")
 ]
 DataDir = Annotated[
     Path | None,
-    _option(
-        "--data-dir",
-        help="Folder with mnist/, cifar10/, shakespeare/.",
-        panel=_PROBLEM,
-        default="$FEDTEMPO_DATA_DIR, or a cache",
+    _problem(
+        "--data-dir", help="Folder with mnist/, cifar10/, shakespeare/.", default="$FEDTEMPO_DATA_DIR, or a cache"
     ),
 ]
 
 
 def lr_option(default: str) -> Any:
     """`--lr`."""
-    return _option(
-        "--lr",
-        help="Local learning rate; fedtempo plan and run take several, as 0.1,0.3.",
-        panel=_PROBLEM,
-        default=default,
+    return _problem(
+        "--lr", help="Local learning rate; fedtempo plan and run take several, as 0.1,0.3.", default=default
     )
 
 
 Steps = Annotated[
-    list[str] | None,
-    _option("--steps", help="Local steps K; fedtempo run takes several, as 1,5.", panel=_PROBLEM, default="1"),
+    list[str] | None, _problem("--steps", help="Local steps K; fedtempo run takes several, as 1,5.", default="1")
 ]
 BatchSize = Annotated[
     list[str] | None,
-    _option(
-        "--batch-size",
-        help="Rows per local step, or all; fedtempo run takes several, as 16,all.",
-        panel=_PROBLEM,
-        default="32",
-    ),
+    _problem("--batch-size", help="Rows per local step, or all; fedtempo run takes several, as 16,all.", default="32"),
 ]
 ServerLr = Annotated[
     list[str] | None,
-    _option(
-        "--server-lr", help="Server learning rate; fedtempo run takes several, as 0.5,1.", panel=_PROBLEM, default="1"
-    ),
+    _problem("--server-lr", help="Server learning rate; fedtempo run takes several, as 0.5,1.", default="1"),
 ]
 Momentum = Annotated[
-    list[str] | None,
-    _option(
-        "--momentum",
-        help="Momentum of the local steps; fedtempo run takes several, as 0,0.9.",
-        panel=_PROBLEM,
-    ),
+    list[str] | None, _problem("--momentum", help="Momentum of the local steps; fedtempo run takes several, as 0,0.9.")
 ]
 Clip = Annotated[
-    list[str] | None,
-    _option("--clip", help="Largest norm of a gradient; fedtempo run takes several, as 1,10.", panel=_PROBLEM),
+    list[str] | None, _problem("--clip", help="Largest norm of a gradient; fedtempo run takes several, as 1,10.")
 ]
 Solver = Annotated[
     str | None,
-    _option(
-        "--solver",
-        help="Local solver: sgd, the name of an Optax solver, or package.module:function.",
-        panel=_PROBLEM,
-        default="sgd",
+    _problem(
+        "--solver", help="Local solver: sgd, the name of an Optax solver, or package.module:function.", default="sgd"
     ),
 ]
 Draw = Annotated[
     str | None,
-    _option(
+    _problem(
         "--draw",
         help="How rows are drawn: uniform (with replacement) or epochs (each row once an epoch).",
-        panel=_PROBLEM,
         default="uniform",
     ),
 ]
@@ -279,8 +212,7 @@ Target = Annotated[
     float | None, typer.Option("--target", help="Loss that the table's times refer to.", show_default=False)
 ]
 Verbose = Annotated[
-    int,
-    typer.Option("--verbose", "-v", count=True, help="Say more; twice for everything.", show_default=False),
+    int, typer.Option("--verbose", "-v", count=True, help="Say more; twice for everything.", show_default=False)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON document instead of tables.")]
