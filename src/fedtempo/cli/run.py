@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.cli.reading import check_clients, local_table, read_settings, scheme_tables
 from fedtempo.clock.times_text import AVAILABILITY, BANDWIDTH
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.registry import NotImported, Registry, only_named
@@ -191,8 +192,8 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
     if "problem" in flags and flags["problem"] != tables["problem"].get("name", DEFAULT["problem"]["name"]):
         tables["problem"] = {"name": flags["problem"]}
     changed: dict[str, Any] = {name: flags[name] for name in ("clients", "data_dir") if name in flags}
-    settings = o.read_settings(flags.get("settings"))
-    o.check_clients(changed.get("clients"), settings)
+    settings = read_settings(flags.get("settings"))
+    check_clients(changed.get("clients"), settings)
     changed |= settings
     tables["problem"] = _changed("partition", tables["problem"], changed, flags.get("partition"))
     if {"times", "law"} & flags.keys() and not several(tables["times"]):
@@ -200,7 +201,7 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
         tables["times"] = {k: v for k, v in tables["times"].items() if k in kept}
     changed = {k: flags[k] for k in ("law", "spread", "resolution", *AVAILABILITY) if k in flags}
     tables["times"] = _changed("times", tables["times"], changed, flags.get("times"))
-    numbers = o.local_table(**{k: flags[k] for k in _NUMBERS if k in flags})
+    numbers = local_table(**{k: flags[k] for k in _NUMBERS if k in flags})
     if "server_lr" in numbers:
         out["server_lr"] = numbers.pop("server_lr")
     tables["local"] |= numbers | {k: flags[k] for k in ("solver", "draw", "schedule") if k in flags}
@@ -242,7 +243,7 @@ def _schemes(description: dict[str, Any], names: Any, waits: Any, buffers: Any, 
     times = known_times(table)
     if times is None:
         times = times_of(table, num_clients(problem))
-    found = o.scheme_tables(names, times, waits=waits, buffers=buffers, samples=samples, stages=stages)
+    found = scheme_tables(names, times, waits=waits, buffers=buffers, samples=samples, stages=stages)
     return list((found or {}).values())
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.cli.reading import client_times, read_importance, read_schemes
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import full_timeline, stream
 from fedtempo.clock.importance import Importance
@@ -60,14 +61,14 @@ def timeline(
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
     availability = {"failure": failure, "on": on, "off": off, "absences": absences, "period": period}
-    known = o.client_times(times, clients, law, spread, resolution, **availability)
-    chosen = o.read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
+    known = client_times(times, clients, law, spread, resolution, **availability)
+    chosen = read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
     if chosen is None or len(chosen) != 1:
         asked = "none" if chosen is None else ", ".join(c.label for c in chosen)
         raise InputError(f"--scheme: a timeline shows one scheme, not {asked}; give one, as --scheme fedfix --wait 1/2")
     horizon = exact(until, "--until")
     config = ClockConfig.of(
-        chosen[0].waiting, known, Importance(o.read_importance(importance), known.num_clients).values, seed
+        chosen[0].waiting, known, Importance(read_importance(importance), known.num_clients).values, seed
     )
     _check_length(config, horizon)
     if as_json and out is None:

@@ -20,14 +20,16 @@ from fedtempo.errors import InputError
 from fedtempo.planning.answer import Answer
 from fedtempo.planning.asked import Asked, Budget, asked_of, budget_of, slowest_of
 from fedtempo.planning.asked import schemes_for as schemes_for
+from fedtempo.planning.comparison import Cell
 from fedtempo.planning.objective import Objective, objective_of
 from fedtempo.planning.prior import begun, is_trusted, predicted_losses, prior_of
 from fedtempo.planning.prior import rates_around as rates_around
 from fedtempo.planning.progress import RaceProgress
-from fedtempo.planning.race import MOST_SEEDS, Cell, Race
+from fedtempo.planning.race import Race
 from fedtempo.planning.recommendation import Prior
 from fedtempo.planning.recommendation import Recommendation as Recommendation
 from fedtempo.planning.refinement import Refinement
+from fedtempo.planning.standings import MOST_SEEDS
 from fedtempo.planning.track import FieldTrack, Make, study_maker
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import Scheme
@@ -180,9 +182,9 @@ def _race(
     return Race(
         track,
         begun(cells, prior if aim.kind in ("loss", "time-to", "bytes") else None, asked.reference),
-        asked.reference,
-        allowance,
-        tolerance,
+        reference=asked.reference,
+        allowance=allowance,
+        tolerance=tolerance,
         order=predicted if is_trusted(prior) else {},
         density=1.0 if asked.rates is None else _density(asked.rates),
         widen=widen if asked.rated else None,

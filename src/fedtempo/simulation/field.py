@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,7 +78,6 @@ class _Lane:
     session: Session | None = None
     updates: int = 0
     """Client updates so far, over its runs."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def train(self, point: int, stop: threading.Event) -> None:
         """Up to a measuring point, or a stop."""
@@ -201,7 +200,8 @@ class Field:
         threads = 1 if any(lane.alone for lane in going) else cores()
         try:
             with noted() as interrupts, ThreadPoolExecutor(threads, thread_name_prefix="fedtempo") as pool:
-                tasks = [pool.submit(lane.train, point, stop) for lane in _longest_first(going)]
+                longest_first = sorted(going, key=lambda lane: -lane.updates)  # no core is left with a long one
+                tasks = [pool.submit(lane.train, point, stop) for lane in longest_first]
                 try:
                     running = set(tasks)
                     while running:
@@ -237,9 +237,3 @@ class Field:
 def _width(runs: int) -> int:
     """The next power of two."""
     return 1 << (runs - 1).bit_length()
-
-
-def _longest_first(lanes: list[_Lane]) -> list[_Lane]:
-    """By what they are about to cost, so that no core is left with a long one at the end."""
-    pace = {id(lane): len(lane.runs) * max(lane.updates // max(len(lane.runs), 1), 1) for lane in lanes}
-    return sorted(lanes, key=lambda lane: -pace[id(lane)])
