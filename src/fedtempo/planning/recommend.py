@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 from fedtempo.clock.ticks import Exact
@@ -36,6 +37,8 @@ from fedtempo.schemes.named import Scheme
 from fedtempo.simulation.arguments import EngineName, real
 from fedtempo.simulation.compilation import keep_on_disk
 from fedtempo.simulation.engine.numerics import Precision
+from fedtempo.simulation.executors import workers_of
+from fedtempo.simulation.field import Field
 from fedtempo.simulation.rate_search import beyond, first_rates, ladder
 from fedtempo.simulation.study import Study, study_of
 from fedtempo.training.solvers import LocalRule
@@ -69,6 +72,8 @@ def recommend(
     dtype: Precision = "float32",
     engine: EngineName = "auto",
     on_progress: Callable[[RaceProgress], None] | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
 ) -> Recommendation:
     """Choose scheme, wait and learning rate for a time `until`, by racing them in the simulator.
 
@@ -84,7 +89,8 @@ def recommend(
     `budget` is spent: client updates, or "25%" of training every cell once, or "60s". A pilot that uses at most `share`
     of one training's updates goes before it, where it covers the problem. Seeds are `seed`, `seed` + 1, ….
 
-    Ctrl-C ends it with the best so far. `on_progress` is told several times a second how far it is.
+    Ctrl-C ends it with the best so far. `on_progress` is told several times a second how far it is. `executor` or
+    `workers` say where cells are trained, as for `simulate`.
     """
     began = time.monotonic()
     keep_on_disk()
@@ -98,9 +104,10 @@ def recommend(
     maker = _maker(asked, times, aim)
     maker(asked.compared, [1.0], {}, [seed])  # everything is checked before anything is run
     prior, why = prior_of(asked, share, seed)
-    race = _race(asked, aim, maker, prior, allowed, tolerance, seed)
-    _Teller(race, on_progress, began)
-    race.run()
+    with workers_of(executor, workers) as pool:
+        race = _race(asked, aim, maker, prior, allowed, tolerance, seed, Field(pool))
+        _Teller(race, on_progress, began)
+        race.run()
     return Answer(asked, aim, race, prior, why, tolerance, began).made()
 
 
@@ -137,6 +144,7 @@ def _race(
     allowed: Budget,
     tolerance: float,
     seed: int,
+    lanes: Field,
 ) -> Race:
     first = first_rates(asked.local) if asked.rated else ()
     if asked.rates is not None:
@@ -151,6 +159,7 @@ def _race(
         asked.until,
         float(asked.times.mean_time.max()),
         aim,
+        lanes=lanes,
     )
     grid = sum(track.cost(cell, len(track.rungs) - 1) for cell in cells)
     piloted = 0.0 if prior is None or allowed.kind == "share" else prior.updates

@@ -1,7 +1,7 @@
 """A unit of a study in another process or on another machine: what it is told, what it does, what it gives back.
 
     Order → Report       a unit to its end; where no folder is shared, for a while, and what it then was
-    Stretch → Trained    some runs of a unit up to a measuring point, as a race asks for them
+    Stretch → Stretched  some runs of a unit up to a measuring point, as a race asks for them
 
 A problem comes as bytes once: a worker keeps the last ones by their digests, and says so when it does not have one. A
 worker that sees the study's folder saves there itself, and tells how far it is by a small file beside it. One that does
@@ -112,7 +112,7 @@ class Stretch(NamedTuple):
     seconds: float
 
 
-class Trained(NamedTuple):
+class Stretched(NamedTuple):
     """What has come of a stretch."""
 
     events: int
@@ -253,11 +253,11 @@ def _path(folder: str) -> Iterator[None]:
     yield
 
 
-def train(stretch: Stretch) -> Trained:
+def train(stretch: Stretch) -> Stretched:
     """Some runs of a unit, up to a measuring point or for a while."""
     held = _held(stretch.sent)
     if held is None:
-        return Trained(0, None)
+        return Stretched(0, None)
     spec = replace(held.units.specs[stretch.unit], times=stretch.times, capacity=stretch.capacity)
     machine, events = held.units.machines[spec.unit.machine], 0
     with held.turn, numerics(held.study.dtype):
@@ -269,7 +269,7 @@ def train(stretch: Stretch) -> Trained:
             piece = session.piece()
             events += session.train(piece, stretch.point - 1)
             session.measure(piece)
-        return Trained(events, session.snapshot())
+        return Stretched(events, session.snapshot())
 
 
 def work(order: Order) -> Report:
