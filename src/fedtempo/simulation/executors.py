@@ -33,6 +33,7 @@ from concurrent.futures import (
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedtempo.errors import InputError, WorkersLost, in_one_line
@@ -70,16 +71,28 @@ class Pool:
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Give it to a process."""
-        try:
-            return self._executor.submit(function, *args)
-        except BrokenProcessPool:
-            self._executor.shutdown(wait=False)
-            self._executor = self._made()
-            return self._executor.submit(function, *args)
+        with _without_main():
+            try:
+                return self._executor.submit(function, *args)
+            except BrokenProcessPool:
+                self._executor.shutdown(wait=False)
+                self._executor = self._made()
+                return self._executor.submit(function, *args)
 
     def close(self) -> None:
         """End the processes."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that start inside do not run the user's script again: what they need of it comes with the study."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _begin_process(path: list[str]) -> None:
@@ -182,6 +195,8 @@ class ExecutorRunner:
         self._packed, self._problem = packed_study(study, splits), study.problem
         self._shared = True
         """Whether workers have seen the study's folder, as far as is known."""
+        self._where = {spec.unit.number: k for k, spec in enumerate(ledger.units.specs)}
+        """By a unit's number in the study, its place in the ledger."""
         self._out: dict[Future[Report], Order] = {}
         self._updates = [0] * len(ledger.units.specs)
         """By unit, of orders that are done."""
@@ -215,9 +230,10 @@ class ExecutorRunner:
         folder = kept if kept is not None else Folder(path)
         if kept is None:
             (path / "units").mkdir()
-        for left in path.glob(f"{DESK}*"):  # of a process that was killed: its workers, if there are any, end
+        mine = f"{DESK}{folder.history.stem}."
+        for left in path.glob(f"{mine}????????"):  # of a process that was killed: its workers, if there are any, end
             Desk(left).close()
-        desk = Desk(path / f"{DESK}{secrets.token_hex(4)}")
+        desk = Desk(path / f"{mine}{secrets.token_hex(4)}")
         desk.open()
         try:
             yield folder, desk
@@ -238,7 +254,7 @@ class ExecutorRunner:
         saved = None if self._shared else self._folder.read_unit(self._ledger.units.specs[k].unit.number)
         order = Order(
             sent=self._sender.sent(self._packed, self._problem, with_problem=with_problem),
-            unit=k,
+            unit=self._ledger.units.specs[k].unit.number,
             attempt=secrets.token_hex(8),
             folder=str(self._folder.path.absolute()) if self._shared else None,
             desk=str(self._desk.path.absolute()),
@@ -254,12 +270,12 @@ class ExecutorRunner:
             begun = not self._shared or self._desk.is_begun(order.unit, order.attempt)
             report = self._sender.result(task, order.unit, begun=begun)
             if report is None:
-                self._order(order.unit)
+                self._order(self._where[order.unit])
             else:
                 self._heard(order, report)
 
     def _heard(self, order: Order, report: Report) -> None:
-        k = order.unit
+        k = self._where[order.unit]
         if report.ending == "no problem":
             self._order(k, with_problem=True)
             return
@@ -273,7 +289,7 @@ class ExecutorRunner:
         if report.unit is not None:
             self._folder.write_unit(self._ledger.units.specs[k].unit.number, report.unit)
         self._recall(k)
-        if not self._ledger.is_finished(k) and all(other.unit != k for other in self._out.values()):
+        if not self._ledger.is_finished(k) and all(other.unit != order.unit for other in self._out.values()):
             self._order(k)
 
     # -- in between
@@ -290,11 +306,11 @@ class ExecutorRunner:
 
     def _see(self, order: Order) -> None:
         """How far a unit is, as its worker has told by a file."""
-        k = order.unit
-        at = self._desk.told_at(k)
+        k = self._where[order.unit]
+        at = self._desk.told_at(order.unit)
         if at in (0, self._told_at.get(k)):
             return
-        found = self._desk.read(k, order.attempt)
+        found = self._desk.read(order.unit, order.attempt)
         if found is None:
             return
         self._told_at[k] = at
@@ -316,7 +332,7 @@ class ExecutorRunner:
         until = time.monotonic() + LAST_SECONDS
         while self._out and time.monotonic() < until and not interrupts.came:
             for task in wait(self._out, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
-                self._recall(self._out.pop(task).unit)
+                self._recall(self._where[self._out.pop(task).unit])
 
     def _recall(self, k: int) -> None:
         """What a unit has saved."""
