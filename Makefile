@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 CORE := $(VENV)/.core
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
-	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch check-accelerator lock format clean
+	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch test-track check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(CORE)
@@ -23,7 +23,7 @@ types: $(READY)
 
 # Two processes, a file at a time: files share what they compile.
 unit: $(READY)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not torch"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not torch and not track"
 
 # The wheel as a user gets it: built, unpacked beside nothing of this checkout, imported and run.
 wheel: $(READY)
@@ -41,6 +41,11 @@ test-slow: $(READY)
 # PyTorch modules: the engine, the compiled form, data sets.
 test-torch: torch
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m torch
+
+# MLflow and Weights & Biases, without a network.
+test-track: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/track.txt
+	$(BIN)/python -m pytest -m track
 
 # Real Flower processes that are killed, turned away or lie: about ten minutes.
 test-flower: $(READY)

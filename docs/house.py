@@ -21,6 +21,7 @@ FLOORS = {
     "problems": "clients' data, losses, partitions, networks",
     "schemes": "waiting rule + options: named, published; their timelines",
     "simulation": "study, units, engines, checkpoints, history",
+    "track": "TensorBoard, MLflow, Weights & Biases, tables, while it trains",
     "theory": "quantities, bounds, stability, forecasts",
     "planning": "compare (times only), recommend (with a problem)",
     "report": "tables and figures",

@@ -24,6 +24,7 @@ FLOORS = (
     "problems",
     "schemes",
     "simulation",
+    "track",
     "theory",
     "planning",
     "report",

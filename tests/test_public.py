@@ -32,7 +32,8 @@ rate regime remaining_times residuals rounds_in slowest_exponent stability_limit
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(ft.__all__) == sorted(["__version__", "devices", "problems", "published", "theory", *NAMES.split()])
+    modules = ["devices", "problems", "published", "theory", "track"]
+    assert sorted(ft.__all__) == sorted(["__version__", *modules, *NAMES.split()])
     assert dir(ft) == sorted([*ft.__all__, "torch"])
 
 
@@ -58,7 +59,8 @@ def test_every_name_can_be_read_twice() -> None:
         "import importlib, fedtempo\n"
         "first = {n: getattr(fedtempo, n) for n in fedtempo.__all__}\n"
         "assert all(getattr(fedtempo, n) is first[n] for n in fedtempo.__all__)\n"
-        "assert [n for n, v in first.items() if inspect.ismodule(v)] == ['devices', 'problems', 'published', 'theory']"
+        "assert [n for n, v in first.items() if inspect.ismodule(v)] == ['devices', 'problems', 'published', 'theory', "
+        "'track']"
     )
     subprocess.run([sys.executable, "-c", "import inspect\n" + code], check=True)
 

@@ -103,7 +103,13 @@ _HOME = {
     "weights": "schemes.timelines",
 }
 
-_MODULES = {"devices": "clock.devices", "problems": "problems", "published": "schemes.published", "theory": "theory"}
+_MODULES = {
+    "devices": "clock.devices",
+    "problems": "problems",
+    "published": "schemes.published",
+    "theory": "theory",
+    "track": "track",
+}
 _EXTRAS = {"torch": "torch"}
 """Modules that need more than fedtempo itself does: not a part of `import *`."""
 
@@ -113,6 +119,7 @@ if TYPE_CHECKING:
     from fedtempo import problems as problems
     from fedtempo import theory as theory
     from fedtempo import torch as torch
+    from fedtempo import track as track
     from fedtempo.clock import devices as devices
     from fedtempo.clock.cycle import Cycle as Cycle
     from fedtempo.clock.random_times import ExponentialTimes as ExponentialTimes

@@ -326,7 +326,7 @@ def test_public_names() -> None:
     assert package.__all__ == [
         "AsyncFedAvg", "Clock", "Fault", "FedAvg", "FedBuff", "FedFix", "MeasuredTimes", "Record", "Result",
         "RoundRecord", "TimedStrategy", "TransportCosts", "UpdateRecord", "VirtualGrid", "WallClock", "compressing",
-        "recorded", "replay", "simulate_app",
+        "recorded", "replay", "simulate_app", "track_run",
     ]  # fmt: skip
     assert all(getattr(package, name).__doc__ for name in package.__all__)
 

@@ -10,6 +10,7 @@ import typer
 
 from fedtempo.cli import options as o
 from fedtempo.cli.reading import check_clients, local_table, read_settings, scheme_tables
+from fedtempo.cli.track import Track, sinks
 from fedtempo.clock.times_text import AVAILABILITY, BANDWIDTH
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.registry import NotImported, Registry, only_named
@@ -93,6 +94,7 @@ def run(
     dtype: o.Dtype = None,
     engine: o.Engine = None,
     target: o.Target = None,
+    track: Track = None,
     verbose: o.Verbose = 0,
     quiet: o.Quiet = False,
 ) -> None:
@@ -160,8 +162,9 @@ def run(
         folder = out if out is not None else Path("results") / _name_of(description["problem"])
         if not overwrite:
             _refuse_what_is_there(Folder(folder))
+    on_measure = sinks(track, folder)
     with only_named(resume is not None and not trust):
-        arguments = _arguments(description, folder)
+        arguments = _arguments(description, folder) | {"on_measure": on_measure}
     _carry_out(arguments, description, folder, quiet=quiet, target=target, overwrite=overwrite)
 
 

@@ -16,6 +16,7 @@ from fedtempo.flower.faults import Fault
 from fedtempo.flower.record import Record, recorded, replay
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.strategy import AsyncFedAvg, FedAvg, FedBuff, FedFix, TimedStrategy
+from fedtempo.flower.telling import track_run
 from fedtempo.flower.virtual.grid import MeasuredTimes, VirtualGrid
 from fedtempo.flower.virtual.simulate import simulate_app
 
@@ -39,6 +40,7 @@ __all__ = [
     "recorded",
     "replay",
     "simulate_app",
+    "track_run",
 ]
 
 

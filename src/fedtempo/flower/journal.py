@@ -17,7 +17,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from flwr.app import MetricRecord
@@ -139,6 +139,19 @@ Measured = Literal["train", "evaluate", "server"]
 """Whose measures: clients' of training, clients' of evaluation, the server's own."""
 
 
+class Listener(Protocol):
+    """Hears what a journal writes down."""
+
+    def begin(self) -> None:
+        """Training starts."""
+
+    def round(self, closed: RoundRecord) -> None:
+        """A round has ended."""
+
+    def measured(self, whose: Measured, server_round: int, plain: Mapping[str, Any]) -> None:
+        """Measures of a round are known."""
+
+
 class Journal:
     """Everything that has happened, in order."""
 
@@ -156,6 +169,8 @@ class Journal:
         self.seed = 0
         self.unit: Fraction | None = None
         """In virtual time: the tick, in seconds, of which all times are multiples, rounded up to nanoseconds."""
+        self.listener: Listener | None = None
+        """Hears what is read, and then what is written."""
         self.faults: list[Fault] = []
         self.recoveries: list[Recovery] = []
         self._rounds: list[tuple[Any, ...]] = []
@@ -223,6 +238,8 @@ class Journal:
         """Training starts with these clients, and with what is known of them."""
         self.first, self.known, self.seed = tuple(sorted(first)), tuple(known), seed
         self._line(**self._first())
+        if self.listener is not None:
+            self.listener.begin()
 
     def _first(self) -> dict[str, Any]:
         more: dict[str, Any] = {"measures": self.known} if self.known else {}
@@ -242,6 +259,8 @@ class Journal:
         self._line(round=row, told=self._events[self._written :])  # "told": key of the file format
         self._written = len(self._events)
         self._heard.append(self._written)
+        if self.listener is not None:
+            self.listener.round(closed)
 
     def write_rest(self) -> None:
         """Write down what happened after the last round."""
@@ -266,6 +285,8 @@ class Journal:
             MetricRecord(plain)  # it refuses what it cannot hold
         self._measured[whose][server_round] = plain
         self._line(measured=[whose, server_round, plain])
+        if self.listener is not None:
+            self.listener.measured(whose, server_round, plain)
 
     def read(self, lines: Iterable[str], where: str = "rounds.jsonl") -> None:
         """Take up what an earlier run has written."""

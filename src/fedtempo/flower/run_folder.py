@@ -237,6 +237,10 @@ class RunFolder:
         """The state, the model and the lines of the last round that was saved; `memory` of the state has arrays."""
         return self._first_whole(self._read)
 
+    def lines(self) -> tuple[dict[str, Any], list[str]]:
+        """What the run is set to, and the lines of the last round that was saved, without the model."""
+        return self._first_whole(self._read_lines)
+
     def document(self) -> dict[str, Any]:
         """The state without its arrays."""
         return self._first_whole(self._document)
@@ -272,6 +276,10 @@ class RunFolder:
             arrays = {name: _part(archive, f"array{place}") for place, name in enumerate(state["arrays"])}
             state["memory"] = [_part(archive, f"memory{place}") for place in range(state.get("memory", 0))]
         return state, arrays, self._lines(state, path)
+
+    def _read_lines(self, path: Path) -> tuple[dict[str, Any], list[str]]:
+        state = self._document(path)
+        return state["about"], self._lines(state, path)
 
     def _document(self, path: Path) -> dict[str, Any]:
         with self._opened(path) as archive:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -26,6 +26,9 @@ from fedtempo.schemes.named import Scheme
 from fedtempo.weighting.long_run import LongRun
 from fedtempo.weighting.measured import OnlineWeights, measured_of
 from fedtempo.weighting.weight_rules import WeightRule
+
+if TYPE_CHECKING:
+    from fedtempo.simulation.telling import OnMeasure
 
 BEFORE_STEPS = "0.6"
 """The step of runs that were begun before there were steps: the paper's, with weights from means of all rounds."""
@@ -82,6 +85,7 @@ class Settings:
     loss_limit: float | None = 10.0
     empty_waits: float = 20.0
     evaluate_every: int = 0
+    on_measure: tuple[OnMeasure, ...] = ()
 
     def on(self, grid: Grid) -> Settings:
         """As they are on this grid: one in virtual time has a clock of its own, on which nobody has to poll."""

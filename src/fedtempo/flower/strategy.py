@@ -10,7 +10,7 @@ training, both in seconds of the server's clock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack, cast
 
@@ -49,11 +49,13 @@ from fedtempo.flower.state import Resume
 from fedtempo.flower.training import Training
 from fedtempo.schemes import named as schemes
 from fedtempo.schemes.named import Scheme
+from fedtempo.simulation.telling import listeners
 from fedtempo.weighting.measured import Measured
 from fedtempo.weighting.steps import check_step
 from fedtempo.weighting.weight_rules import WeightRule, weight_rule
 
 if TYPE_CHECKING:
+    from fedtempo.simulation.telling import OnMeasure
     from fedtempo.training.server_rules import Server
 
 log = logging.getLogger("flwr")
@@ -102,6 +104,7 @@ class Options(TypedDict, total=False):
     poll: Exact
     message: Callable[..., Message]
     clock: Clock | None
+    on_measure: OnMeasure | Sequence[OnMeasure] | None
 
 
 _INSTEAD = {
@@ -164,6 +167,8 @@ class TimedStrategy(flower.FedAvg):
     checkpoint_every   rounds between two checkpoints
     evaluation         of evaluate_fn: "beside" the training, leaving out rounds if it is slow; or "wait" for each round
     evaluate_every     seconds that pass between two evaluations, at least; the first and the last model are evaluated
+    on_measure         on_measure(run, time, values), or several, or sinks as ft.track.tensorboard("runs/"): told every
+                       round and measure as it comes, and when a run goes on those of before again, first
     poll               seconds between two looks for replies
     message, clock     how messages are made and where the time comes from, for tests
 
@@ -263,6 +268,7 @@ class TimedStrategy(flower.FedAvg):
             fraction_evaluate=self.fraction_evaluate,
             min_evaluate_nodes=self.min_evaluate_nodes,
             min_nodes=max(self.min_available_nodes, self.min_train_nodes, 1),
+            on_measure=listeners(given.get("on_measure")),
         )
         settings.check_weights()
         return settings

@@ -12,6 +12,7 @@ The server's bookkeeping and the waiting rule are the simulator's. What the loop
     buffers.py          arrays that are not trained
     guard.py            whether to go back to an earlier version
     journal.py          what is written down, line by line; state.py writes it, and the model, into a folder
+    telling.py          points of the run, told to on_measure
     evaluation.py       measures of the model, by the server and by clients, beside the training
 """
 
@@ -39,8 +40,9 @@ from fedtempo.flower.reply_handler import ReplyHandler, in_order
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.round_weights import FLOOR, RoundWeights, WaitAdvice, Weighed, absences, remarks
 from fedtempo.flower.settings import BEFORE_STEPS, ENDLESS, Settings
-from fedtempo.flower.state import Resume, Saved, Saver, reading_state
+from fedtempo.flower.state import Resume, Saved, Saver, about, reading_state
 from fedtempo.flower.stopping import Stop
+from fedtempo.flower.telling import PointsOfRun, run_of
 from fedtempo.flower.transport import FlowerTransport
 from fedtempo.flower.validator import Contribution, Refused, norm_of
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
@@ -95,6 +97,10 @@ class Training:
             self._bases: dict[Job, Arrays] = {}
             self._journal = Journal(scheme=settings.scheme, server_lr=settings.server_lr, on_disk=self._saver.active)
             self._journal.step = "paper" if settings.step == BEFORE_STEPS else settings.step_taken
+            self._points: PointsOfRun | None = None
+            if settings.on_measure:
+                self._points = PointsOfRun(settings.on_measure, run_of(about(settings, model)))
+                self._journal.listener = self._points
             self._costs, self._estimates = TransportCosts(), Estimates(settings.rule, settings.max_examples)
             self._handler = ReplyHandler(
                 settings,
@@ -168,6 +174,8 @@ class Training:
             self._saver.release()
             if self._evaluator is not None:
                 self._evaluator.stop()
+            if self._points is not None:
+                self._points.close()
 
     def _train(self) -> None:
         found = self._saver.found

@@ -28,9 +28,9 @@ from fedtempo.errors import InputError
 from fedtempo.flower.clock import seconds
 from fedtempo.flower.faults import Fault
 from fedtempo.flower.journal import Journal
-from fedtempo.flower.record import scheme_of
 from fedtempo.flower.result import RoundRecord
 from fedtempo.flower.run_folder import RunFolder, Tail
+from fedtempo.flower.telling import words_of
 from fedtempo.report.text import NONE, counted, short
 
 _TAIL = 2**18
@@ -123,7 +123,7 @@ def _seen(place: RunFolder, tail: Tail) -> Watched:
     spec = state["about"]["scheme"]
     return Watched(
         folder=place.path,
-        scheme=_words(spec),
+        scheme=words_of(spec),
         server_round=int(state["server_round"]),
         asked=dict(state.get("asked") or {}),
         time=seconds(now),
@@ -141,12 +141,6 @@ def _seen(place: RunFolder, tail: Tail) -> Watched:
 
 def _name(names: Sequence[str], client: int) -> str:
     return str(names[client]) if 0 <= client < len(names) else f"client {client}"
-
-
-def _words(spec: dict[str, Any]) -> str:
-    """A scheme as its folder names it; the server rule is not made, since that takes JAX."""
-    rule = f" + {spec['server']['name']}" if "server" in spec else ""
-    return scheme_of({key: value for key, value in spec.items() if key != "server"}).label + rule
 
 
 # -- as text

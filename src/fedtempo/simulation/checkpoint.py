@@ -3,6 +3,7 @@
     study.json       the configuration, with a format number and the problem's fingerprint
     units/0003.npz   a unit: its measures; while unfinished also its state, to go on from
     history.nc       the measures of all runs; of one of several jobs, history.3-of-8.nc (shares.py)
+    track/           what sinks write, where a command puts them (`--track`)
     parts/02/        a study that is a part of this one: of another problem, other times, other rates
 
 Units and history are written every 30 seconds, at the end and on a stop. Every file is written whole or not at all and
@@ -12,6 +13,7 @@ is on the disk before the next is begun, so that a kill or a power cut at any mo
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +27,8 @@ from fedtempo.files import make_folder, remove, remove_unfinished, write_first, 
 
 FORMAT = 1
 WHOLE = "history.nc"
+TRACK = "track"
+"""The folder of sinks, in that of a study or of a run."""
 
 
 class Folder:
@@ -57,6 +61,11 @@ class Folder:
     def is_shared(self) -> bool:
         """Whether other jobs write to the same folder."""
         return self._measures != WHOLE
+
+    @property
+    def track(self) -> Path:
+        """The folder of sinks that have no other place; each of several jobs has one."""
+        return self.path / TRACK / (self.history.stem.removeprefix("history.") if self.is_shared else "")
 
     def part(self, number: int, before: Callable[[], None] | None = None) -> Folder:
         """The folder of a study that is a part of this one."""
@@ -166,6 +175,8 @@ class Folder:
             for part in sorted((self.path / "parts").glob("*/")):
                 Folder(part).clear()
                 remove(part / "study.png", part / "study.svg")
+            if self.track.is_dir():
+                shutil.rmtree(self.track)
             remove(*(self.path / "units").glob("*.npz"))
             remove(*self.path.glob("history.*nc"))
             remove(self._study)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
-from fedtempo.simulation.ledger import OnPoints, Table
 from fedtempo.simulation.run_info import RunInfo
 
 if TYPE_CHECKING:
+    from fedtempo.simulation.ledger import OnPoints, Table
     from fedtempo.simulation.study import Study
     from fedtempo.simulation.units import Units
 

@@ -22,8 +22,9 @@ import xarray as xr
 
 from fedtempo import display
 from fedtempo.errors import InputError
-from fedtempo.simulation.history.history_file import read_history, write_history
+from fedtempo.simulation.history.history_file import KIND, read_history, write_history
 from fedtempo.simulation.history.model import Model, reveal, tree_of
+from fedtempo.simulation.history.parquet_file import check_parquet, write_parquet
 from fedtempo.simulation.history.selection import (
     ALWAYS,
     SETTINGS,
@@ -282,6 +283,17 @@ class History(display.Shown):
         flat = [n for n in flat if set(self.dataset[n].dims) <= {*ALWAYS, *self.settings, *self.hyper}]
         order = [str(d) for d in self.dataset["loss"].dims]
         return self.dataset[flat].to_dataframe(dim_order=order).reset_index()
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write the rows of `to_dataframe` as a Parquet file, whole or not at all.
+
+        What is known about the study is in the file's metadata, as JSON under "fedtempo". It needs
+        ``pip install 'fedtempo[parquet]'``.
+        """
+        check_parquet(Path(path))
+        frame = self.to_dataframe()
+        about = {"kind": KIND, "measures": list(self.measures), "hyper": list(self.hyper), **self.attrs}
+        write_parquet({str(name): frame[name].to_numpy() for name in frame}, Path(path), about)
 
     def summary(self, *, target: float | None = None) -> Summary:
         """One row for each scheme and weights at their best hyper-parameters; the table and its sentences show it."""
