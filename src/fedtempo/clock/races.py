@@ -58,7 +58,9 @@ def sample_of_many(times: ClientTimes) -> tuple[RandomTimes, float] | None:
     if clients <= MANY_CLIENTS or not isinstance(times, RandomTimes) or not times.alike:
         return None
     places = ((np.arange(_SAMPLE) + 0.5) * (clients / _SAMPLE)).astype(np.int64)
-    return times.only(np.argsort(times.mean_time, kind="stable")[places].tolist()), clients / _SAMPLE
+    few = times.only(np.argsort(times.mean_time, kind="stable")[places].tolist())
+    assert isinstance(few, RandomTimes)
+    return few, clients / _SAMPLE
 
 
 def race_of_many(times: ClientTimes, places: int) -> tuple[Floats, Fraction] | None:

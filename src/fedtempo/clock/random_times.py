@@ -254,7 +254,7 @@ class LogNormalTimes(RandomTimes):
         return np.asarray(total + beyond / step + ndtr(-score) / 2 + step * density / 12, dtype=np.float64)
 
     def _terms(self, some: slice, step: float, count: int) -> Floats:
-        """Σ_{k < count} P(T > k step) of some clients: those that are 1 are counted, those too small to show left out."""
+        """Σ_{k < count} P(T > k step) of some clients: terms of 1 are counted, those too small to show left out."""
         from scipy.special import ndtr
 
         mu, sigma = self._mu[some], self._sigma[some]

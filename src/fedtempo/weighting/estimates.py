@@ -40,7 +40,8 @@ def estimated_share(seen: Observation, *, draws: bool = True) -> tuple[Floats, F
     if extra is None:
         share, error = _plain_ratios(counts, rounds)
     else:
-        found = [_ratio(counts[:, i], rounds, _controls(extra, i)) for i in range(counts.shape[1])]
+        tops = counts.astype(np.float64)
+        found = [_ratio(tops[:, i], rounds, _controls(extra, i)) for i in range(tops.shape[1])]
         share, error = np.array([value for value, _ in found]), np.array([spread for _, spread in found])
     if not share.any():
         raise InputError(

@@ -206,7 +206,7 @@ def _heap_race(config: ClockConfig, size: int) -> _Race:
 def _drawn_race(config: ClockConfig, size: int) -> _Race:
     """The same for random times, of many updates a round: those of a round are drawn together."""
     everyone = np.arange(config.num_clients)
-    job = np.zeros(config.num_clients, dtype=np.int32)
+    job = np.zeros_like(everyone)
 
     def durations(client: I64) -> I64:
         drawn = config.times.draw(client, job[client], seed=config.seed)
