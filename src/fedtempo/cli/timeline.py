@@ -1,4 +1,4 @@
-"""``fedtempo timeline``: who contributes to which round, as a table, a JSON document or a picture."""
+"""``fedtempo timeline``: who contributes to which round, as a table, a JSON document, a picture, Parquet or CSV."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fedtempo.clock.ticks import exact, text
 from fedtempo.clock.timeline import Origin
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
+from fedtempo.schemes.timeline_file import ENDINGS, write_rounds
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,12 @@ def timeline(
     seed: o.Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Draw it into this file: timeline.svg, .png or .pdf.", show_default=False),
+        typer.Option(
+            "--out",
+            help="Draw it into this file: timeline.svg, .png or .pdf; or write a row an update, of any length: "
+            "timeline.parquet or .csv.",
+            show_default=False,
+        ),
     ] = None,
     as_json: o.AsJson = False,
     verbose: o.Verbose = 0,
@@ -70,6 +76,15 @@ def timeline(
     config = ClockConfig.of(
         chosen[0].waiting, known, Importance(read_importance(importance), known.num_clients).values, seed
     )
+    if out is not None and out.suffix.lower() in ENDINGS:
+        if as_json:
+            _check_length(config, horizon)
+        written = write_rounds(out, config, about={"scheme": chosen[0].spec(), "until": text(horizon)}, until=horizon)
+        if as_json:
+            _write(chosen[0], config, horizon)
+        else:
+            typer.echo(f"{out}: {written.rounds} rounds, {written.updates} updates of {known.num_clients} clients")
+        return
     _check_length(config, horizon)
     if as_json and out is None:
         _write(chosen[0], config, horizon)
@@ -104,7 +119,7 @@ def _check_length(config: ClockConfig, horizon: Fraction) -> None:
     if expected > MAX_LISTED:
         raise InputError(
             f"--until: {text(horizon)} makes up to {expected:.2g} updates and rounds, more than a command lists; "
-            f"make it at most {MAX_LISTED / per_time:.2g}, or stream them with fedtempo.timeline_chunks in Python"
+            f"make it at most {MAX_LISTED / per_time:.2g}, or write them to a file, as --out timeline.parquet"
         )
 
 

@@ -22,6 +22,7 @@ from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
+from fedtempo.problems.mapped import any_mapped
 from fedtempo.schemes.compensation import Compensated, compensated
 from fedtempo.schemes.named import Scheme
 from fedtempo.schemes.timelines import expected_weights, weights_of
@@ -30,6 +31,7 @@ from fedtempo.simulation.engine.devices import num_devices
 from fedtempo.simulation.engine.machine import EventMachine, Machine, OnDevice, WaveMachine
 from fedtempo.simulation.engine.measures import Shares
 from fedtempo.simulation.engine.session import Unit, UnitSpec, room_for
+from fedtempo.simulation.engine.streamed import OnDisk, StreamedMachine
 from fedtempo.simulation.engine.task import SHARE, Task
 from fedtempo.training.client import ClientWork
 from fedtempo.training.server_rules import server_rule
@@ -111,6 +113,9 @@ def _machines(study: Study, tasks: list[Task]) -> list[Machine]:
         from fedtempo.simulation.engine.torch_machine import TorchMachine
 
         return [TorchMachine(study.problem, task, study.dtype, study.local) for task in tasks]
+    if any_mapped(study.problem.rows):
+        on_disk = OnDisk(study.problem, study.dtype)
+        return [StreamedMachine(study.problem, task, study.dtype, on_disk) for task in tasks]
     rows = OnDevice(study.problem, study.dtype)
     machine_class = WaveMachine if study.engine == "waves" else EventMachine
     return [machine_class(study.problem, task, study.dtype, rows) for task in tasks]

@@ -178,6 +178,10 @@ class Machine(ABC):
     def model(self, state: Any, slot: int) -> list[np.ndarray[Any, Any]]:
         """[seeds, …, runs] the leaves of the model in a slot, and then those of the problem's state."""
 
+    def rows_bytes(self, capacity: int, seeds: int) -> int:
+        """Bytes of rows that are brought from disk for pieces and measures; 0 where all rows are in memory."""
+        return 0
+
     @abstractmethod
     def measure_bytes(self, runs: int) -> int:
         """About how many bytes a measure of so many models holds between their layers."""
