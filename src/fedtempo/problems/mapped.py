@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import numpy as np
@@ -50,6 +50,42 @@ def check_file(leaf: np.memmap[Any, Any], what: str) -> None:
         raise InputError(f"{what}: its file {name} is gone ({error.strerror}); bring it back") from None
     if size < end:
         raise InputError(f"{what}: its file {name} has {size} bytes and needs {end}: it was cut off; write it again")
+
+
+class Place(NamedTuple):
+    """Where an array lies in a file: what another process that sees the file needs of it."""
+
+    path: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    start: int
+
+
+def by_place(rows: Tree) -> Tree:
+    """The rows to send to another process: of maps, where they lie."""
+
+    def placed(leaf: Any) -> Any:
+        if not is_mapped(leaf) or leaf.filename is None or not leaf.flags.c_contiguous:
+            return leaf
+        first = np.frombuffer(leaf._mmap, dtype=np.uint8)  # type: ignore[attr-defined]
+        in_file = leaf.offset - leaf.offset % mmap.ALLOCATIONGRANULARITY
+        start = in_file + leaf.ctypes.data - first.ctypes.data
+        return Place(os.path.abspath(leaf.filename), leaf.dtype, leaf.shape, start)
+
+    return jax.tree.map(placed, rows)
+
+
+def mapped_again(rows: Tree) -> Tree:
+    """What `by_place` made, as arrays."""
+
+    def found(leaf: Any) -> Any:
+        if not isinstance(leaf, Place):
+            return leaf
+        again = np.memmap(leaf.path, dtype=leaf.dtype, mode="r", offset=leaf.start, shape=leaf.shape)
+        check_file(again, "rows")
+        return again
+
+    return jax.tree.map(found, rows, is_leaf=lambda leaf: isinstance(leaf, Place))
 
 
 def joined(views: Sequence[NDArray[Any]]) -> NDArray[Any] | None:

@@ -34,7 +34,7 @@ from fedtempo.problems.forms import (
     state_of,
     state_shapes,
 )
-from fedtempo.problems.mapped import blocks
+from fedtempo.problems.mapped import blocks, by_place, mapped_again
 from fedtempo.problems.rows import Ints, Tree, check_finite, deal, described, gather, leaf_names, like
 from fedtempo.registry import MADE
 
@@ -330,7 +330,7 @@ class Problem:
         if spec is not None:
             return made_again, (spec, self._pooled, self.fingerprint())
         state = {name: value for name, value in self.__dict__.items() if name not in ("form", "_fingerprint")}
-        return _unpickled, (type(self), state)
+        return _unpickled, (type(self), {**state, "rows": by_place(self.rows)})
 
     def _copy(self) -> Self:
         made = self.__class__.__new__(self.__class__)
@@ -396,6 +396,7 @@ def _unpickled(kind: type[Problem], state: Mapping[str, Any]) -> Problem:
     """A problem of what another process has sent."""
     made = kind.__new__(kind)
     made.__dict__ |= state
+    made.rows = mapped_again(made.rows)
     made.form = LossForm.of(made.loss, made.state)
     return made
 
