@@ -28,6 +28,7 @@ from fedtempo.cli.reading import (
     read_schemes,
     refuse_without_problem,
 )
+from fedtempo.cli.where import Cluster, Workers, trained_by
 from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError, Interrupted
 from fedtempo.schemes.named import Scheme
@@ -159,6 +160,8 @@ def plan(
     ] = None,
     dtype: o.Dtype = None,
     engine: o.Engine = None,
+    workers: Workers = None,
+    cluster: Cluster = None,
     seed: o.Seed = 0,
     details: Annotated[bool, typer.Option("--details", help="Also show every client.")] = False,
     as_json: o.AsJson = False,
@@ -196,7 +199,7 @@ def plan(
             until=until, partition=partition, set=settings, data_dir=data_dir, lr=lr, steps=steps,
             batch_size=batch_size, server_lr=server_lr, momentum=momentum, clip=clip, solver=solver, draw=draw,
             **options, objective=objective, budget=budget, tolerance=tolerance, pilot=share, figure=figure,
-            dtype=dtype, engine=engine,
+            dtype=dtype, engine=engine, workers=workers, cluster=cluster,
         )  # fmt: skip
         compare_schemes(given, importance=importance, noise=noise, seed=seed, details=details, as_json=as_json)
         return
@@ -212,7 +215,8 @@ def plan(
     what, said = _what_races(given, problem_table(problem, partition, settings, data_dir), local, options, until)
     search = {"objective": objective, "budget": budget, "tolerance": tolerance, "share": share}
     machine = {"seed": seed, "dtype": dtype, "engine": engine}
-    recommended(what | search | machine, said=said, figure=figure, as_json=as_json, quiet=quiet)
+    with trained_by(workers, cluster) as executor:
+        recommended(what | search | machine | executor, said=said, figure=figure, as_json=as_json, quiet=quiet)
 
 
 @dataclass(frozen=True)

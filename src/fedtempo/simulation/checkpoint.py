@@ -64,8 +64,8 @@ class Folder:
 
     @property
     def track(self) -> Path:
-        """The folder of sinks that have no other place; each of several jobs has one."""
-        return self.path / TRACK / (self.history.stem.removeprefix("history.") if self.is_shared else "")
+        """The folder of sinks that have no other place."""
+        return self.path / TRACK
 
     def part(self, number: int, before: Callable[[], None] | None = None) -> Folder:
         """The folder of a study that is a part of this one."""
