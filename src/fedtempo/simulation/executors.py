@@ -35,6 +35,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from fedtempo.errors import InputError, WorkersLost, in_one_line
 from fedtempo.problems.problem import Problem
@@ -137,11 +138,20 @@ def workers_of(executor: object, workers: Any) -> Iterator[Executor | Pool | Non
 
 
 class Sender:
-    """Gives orders to an executor; a problem of many bytes goes only to workers that do not have it."""
+    """Gives orders to an executor; a problem of many bytes travels to a worker once.
+
+    An order without it comes back from a worker that does not have it. The first to come back from a worker is given
+    again with the problem, and what else had been given before that without: it finds the problem there.
+    """
 
     def __init__(self, executor: Executor | Pool) -> None:
         self.executor = executor
         self._deaths: dict[object, int] = {}
+        self._given: WeakKeyDictionary[Future[Any], int] = WeakKeyDictionary()
+        """When an order was given, counted in orders."""
+        self._orders = 0
+        self._problem_at: dict[str, int] = {}
+        """When a problem was last sent for a worker."""
 
     def sent(self, study: Packed, problem: Problem, *, with_problem: bool = False) -> Sent:
         """A study for an order."""
@@ -152,9 +162,19 @@ class Sender:
     def submit(self, function: Callable[[Any], Any], order: object) -> Future[Any]:
         """Give it away."""
         try:
-            return self.executor.submit(function, order)
+            task = self.executor.submit(function, order)
         except Exception as error:
             raise self.lost(error) from None
+        self._orders += 1
+        self._given[task] = self._orders
+        return task
+
+    def is_missing(self, task: Future[Any], worker: str) -> bool:
+        """Whether the problem is to go along, now that an order has come back from a worker without it."""
+        if self._given[task] < self._problem_at.get(worker, 0):
+            return False
+        self._problem_at[worker] = self._orders + 1
+        return True
 
     def result(self, task: Future[Any], unit: object, *, begun: bool = True) -> Any:
         """What has come of an order; None where the process has died, and it is to be given again.
@@ -269,16 +289,15 @@ class ExecutorRunner:
             order = self._out.pop(task)
             begun = not self._shared or self._desk.is_begun(order.unit, order.attempt)
             report = self._sender.result(task, order.unit, begun=begun)
+            k = self._where[order.unit]
             if report is None:
-                self._order(self._where[order.unit])
+                self._order(k)
+            elif report.ending == "no problem":
+                self._order(k, with_problem=self._sender.is_missing(task, report.worker))
             else:
-                self._heard(order, report)
+                self._heard(k, order, report)
 
-    def _heard(self, order: Order, report: Report) -> None:
-        k = self._where[order.unit]
-        if report.ending == "no problem":
-            self._order(k, with_problem=True)
-            return
+    def _heard(self, k: int, order: Order, report: Report) -> None:
         if report.ending == "no folder":
             self._shared = False
             self._order(k)

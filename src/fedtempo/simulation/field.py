@@ -309,9 +309,11 @@ def _by_workers(lanes: Sequence[_Lane], point: int, look: Callable[[], bool], se
         for task in wait(out, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
             lane = out.pop(task)
             trained: Stretched | None = sender.result(task, id(lane))
-            missing = trained is not None and trained.unit is None
-            if trained is not None and not missing:
+            missing = False
+            if trained is not None and trained.unit is not None:
                 lane.take(trained)
+            elif trained is not None:
+                missing = sender.is_missing(task, trained.worker)
             if goes_on and not lane.is_at(point):
                 out[lane.stretch(point, sender, STRETCH_SECONDS, with_problem=missing)] = lane
         if goes_on and not look():

@@ -89,6 +89,7 @@ class Report(NamedTuple):
     """What has come of an order."""
 
     ending: Ending
+    worker: str
     updates: int = 0
     compile_seconds: float = 0.0
     unit: Snapshot | None = None
@@ -115,6 +116,7 @@ class Stretch(NamedTuple):
 class Stretched(NamedTuple):
     """What has come of a stretch."""
 
+    worker: str
     events: int
     unit: Snapshot | None
     """None: the problem is missing."""
@@ -190,6 +192,11 @@ class _Pickler(pickle.Pickler):
 # -- at work
 
 
+def here() -> str:
+    """What this process is called."""
+    return f"{platform.node()}, process {os.getpid()}"
+
+
 @dataclass
 class _Held:
     """A study that this process has, with all that it has compiled."""
@@ -238,9 +245,8 @@ def _unpacked(content: bytes) -> Any:
     except InputError:
         raise
     except Exception as error:
-        where = f"{platform.node()}, process {os.getpid()}"
         raise InputError(
-            f"executor: the worker on {where} cannot make the study again ({in_one_line(error)}); install there what "
+            f"executor: the worker on {here()} cannot make the study again ({in_one_line(error)}); install there what "
             "is installed here, in the same versions, and put modules of your own where it finds them"
         ) from None
 
@@ -257,7 +263,7 @@ def train(stretch: Stretch) -> Stretched:
     """Some runs of a unit, up to a measuring point or for a while."""
     held = _held(stretch.sent)
     if held is None:
-        return Stretched(0, None)
+        return Stretched(here(), 0, None)
     spec = replace(held.units.specs[stretch.unit], times=stretch.times, capacity=stretch.capacity)
     machine, events = held.units.machines[spec.unit.machine], 0
     with held.turn, numerics(held.study.dtype):
@@ -269,15 +275,15 @@ def train(stretch: Stretch) -> Stretched:
             piece = session.piece()
             events += session.train(piece, stretch.point - 1)
             session.measure(piece)
-        return Stretched(events, session.snapshot())
+        return Stretched(here(), events, session.snapshot())
 
 
 def work(order: Order) -> Report:
     """A unit, to its end or to a stop."""
     if order.folder is not None and not Desk(order.desk).is_there():
-        return Report("no folder")
+        return Report("no folder", here())
     held = _held(order.sent)
-    return Report("no problem") if held is None else _Unit(order, held).run()
+    return Report("no problem", here()) if held is None else _Unit(order, held).run()
 
 
 class _Unit:
@@ -322,7 +328,7 @@ class _Unit:
         done = self._unit is None or bool(self._unit["finished"])
         ending: Ending = "taken over" if self._taken else "finished" if done else "stopped"
         compiling = self._machine.compile_seconds - before
-        return Report(ending, self._updates, compiling, None if self._folder is not None else self._unit)
+        return Report(ending, here(), self._updates, compiling, None if self._folder is not None else self._unit)
 
     def _save(self, session: Session) -> None:
         self._unit = session.snapshot()
