@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from fedtempo.planning.calibration import PER_SCHEME
-from fedtempo.planning.race import Cell, Race
+from fedtempo.planning.comparison import Cell
+from fedtempo.planning.race import Race
 from planner_grid import POINTS, load
 from planner_settings import CALIBRATION, RATES
 

@@ -20,7 +20,7 @@ MultinomialSampling NaturalKey NormClipping Normalised OneLabel ParetoTimes Part
 PolynomialDiscount Problem Progress QSGD Recommendation ResultsConflict Scaffold Scheme ServerOptax ServerOptimizer
 ShiftedExponentialTimes SlowMo StagedFedFix TimeBased Timeline TopK TraceTimes TrimmedMean UniformSampling UniformTimes
 UnlawfulRule WaitingRule WeightRule Weights compare expected_weights limit_cycle merge participation_of recommend
-simulate timeline timeline_chunks weights
+simulate timeline timeline_chunks weights write_timeline
 """
 
 THEORY = """

@@ -101,6 +101,7 @@ _HOME = {
     "timeline": "schemes.timelines",
     "timeline_chunks": "schemes.timelines",
     "weights": "schemes.timelines",
+    "write_timeline": "schemes.timeline_file",
 }
 
 _MODULES = {
@@ -161,6 +162,7 @@ if TYPE_CHECKING:
     from fedtempo.schemes.named import Scheme as Scheme
     from fedtempo.schemes.named import StagedFedFix as StagedFedFix
     from fedtempo.schemes.named import UniformSampling as UniformSampling
+    from fedtempo.schemes.timeline_file import write_timeline as write_timeline
     from fedtempo.schemes.timelines import expected_weights as expected_weights
     from fedtempo.schemes.timelines import limit_cycle as limit_cycle
     from fedtempo.schemes.timelines import participation_of as participation_of

@@ -2,6 +2,7 @@
 
     write_whole   a temporary file in the same folder, fsync, rename, fsync of the folder; the file that it replaces can
                   be kept under another name
+    write_first   the same where no file is, else nothing: of several processes one writes
     append        at the end that the caller has counted, fsync; what lay beyond that end is cut off
     make_folder   with its parents, each entered in a folder that is synced
 
@@ -24,6 +25,7 @@ from fedtempo.errors import StorageError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 _NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 """What some network file systems say when a folder is to be synced: done without."""
 
@@ -43,6 +45,18 @@ class Disk:
     def replace(self, source: Path, target: Path) -> None:
         """Give a file another name, in place of what has it."""
         os.replace(source, target)
+
+    def link(self, source: Path, target: Path) -> bool:
+        """Give a file a second name, if nothing has that; whether it has got it."""
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            return False
+        except OSError as error:  # a file system without links
+            if error.errno not in _NO_LINKS or target.exists():
+                raise
+            self.replace(source, target)
+        return True
 
     def remove(self, path: Path) -> None:
         """Remove a file, if it is there."""
@@ -116,6 +130,21 @@ def write_whole(path: Path, fill: Callable[[BinaryIO], object], *, keep: Path | 
                 disk.remove(half)
             raise
         disk.sync_folder(path.parent)
+
+
+def write_first(path: Path, text: str) -> bool:
+    """Write a text where no file is, whole; whether it was written: of several that try at once only one does."""
+    half = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with storage_errors(path):
+        try:
+            with disk.open(half, "xb") as file:
+                file.write(text.encode())
+                disk.sync(file)
+            return disk.link(half, path)
+        finally:
+            with suppress(OSError):
+                disk.remove(half)
+            disk.sync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -12,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtempo.errors import InputError
+from fedtempo.planning.around import FURTHER
 from fedtempo.planning.calibration import LOST, LOST_OF_FEW, PER_SCHEME, kept_for, lost
-from fedtempo.planning.race import FURTHER, REFERENCES, Cell, Race, Stopped
+from fedtempo.planning.comparison import Cell
+from fedtempo.planning.race import REFERENCES, Race
+from fedtempo.planning.standings import Stopped
 from support.tracks import (
     RATES,
     REFERENCE,
@@ -254,7 +257,7 @@ def test_rates_beside_the_references_best_are_trained_too() -> None:
         return late(slow, best)(cell, share) if cell.scheme == REFERENCE else 0.2 + cell.rate - share / 10
 
     race = ran(DrawnTrack(mean, own=0.002), grid(names(4)))
-    assert race._best_of(REFERENCE) == slow
+    assert race.best_of(REFERENCE) == slow
 
 
 def test_rates_are_widened_where_the_best_is_the_last() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedtempo as ft
-from fedtempo.planning.race import Cell
+from fedtempo.planning.comparison import Cell
 from fedtempo.planning.recommend import schemes_for
 from fedtempo.planning.refinement import APART, CLOSE, Refinement
 from fedtempo.schemes.named import Scheme

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
+from fedtempo.planning.comparison import Cell
 from fedtempo.planning.objective import Objective
-from fedtempo.planning.race import Cell, Stopped
+from fedtempo.planning.standings import Stopped
 from fedtempo.planning.track import FieldTrack, study_maker
 from fedtempo.simulation.field import Run
 from fedtempo.simulation.study import study_of

@@ -13,10 +13,12 @@ import pytest
 import fedtempo as ft
 from fedtempo.simulation import study
 from fedtempo.simulation import unit_runner as runner
+from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.engine.program import Piece
 from fedtempo.simulation.engine.session import Session
 from fedtempo.simulation.history.history import History
-from fedtempo.simulation.unit_runner import Progress, cores, noted
+from fedtempo.simulation.ledger import Progress
+from fedtempo.simulation.unit_runner import cores, noted
 from simulation.test_checkpoint import Stop, contents, run, shorten
 from simulation.test_study import same
 
@@ -221,7 +223,7 @@ def test_nothing_is_written_without_a_folder(tmp_path, monkeypatch) -> None:
 def test_a_study_is_saved_at_the_intervals_asked_for(tmp_path, monkeypatch) -> None:
     written: list[int] = []
     monkeypatch.setattr(study, "cores", lambda: 1)
-    monkeypatch.setattr(runner.Folder, "write_unit", lambda self, number, arrays: written.append(number))
+    monkeypatch.setattr(Folder, "write_unit", lambda self, number, arrays: written.append(number))
     clock = iter(np.arange(0.0, 1e6, 1.0))
     monkeypatch.setattr(runner.time, "monotonic", lambda: float(next(clock)))
     given = {"schemes": ft.AsyncFedAvg(), "seeds": [0]}

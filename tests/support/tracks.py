@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedtempo.planning.race import Cell, Race, Stopped
+from fedtempo.planning.comparison import Cell
+from fedtempo.planning.race import Race
+from fedtempo.planning.standings import Stopped
 from fedtempo.simulation.rate_search import beyond
 
 RUNGS = (1 / 16, 1 / 4, 1 / 2, 1.0)

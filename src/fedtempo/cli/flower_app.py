@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.cli.reading import read_schemes
 from fedtempo.clock.ticks import exact
 from fedtempo.clock.times import ClientTimes, FixedTimes
 from fedtempo.clock.times_text import read_times, with_availability
@@ -222,7 +223,7 @@ def _schemes(
             "samples": sample if name in _SAMPLING else None,
             "stages": stage if name in _STAGED else None,
         }
-        for made in o.read_schemes([name], times, **mine) or []:
+        for made in read_schemes([name], times, **mine) or []:
             whole = made.using(server=server) if server is not None else made
             found[whole.label] = whole
     for flag, values, owners in (

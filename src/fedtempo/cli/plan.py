@@ -10,24 +10,32 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.cli.after_run import Ran, read_ran, times_given
+from fedtempo.cli.reading import (
+    client_times,
+    local_table,
+    only_one,
+    problem_and_times,
+    problem_table,
+    read_importance,
+    read_schemes,
+    refuse_without_problem,
+)
+from fedtempo.cli.where import Cluster, Workers, trained_by
 from fedtempo.clock.times import ClientTimes
-from fedtempo.clock.times_text import is_run
-from fedtempo.errors import DataMissing, InputError, Interrupted
+from fedtempo.errors import InputError, Interrupted
 from fedtempo.schemes.named import Scheme
 from fedtempo.weighting.weight_rules import WEIGHT_RULES, WeightRule
 
 if TYPE_CHECKING:
-    from fedtempo.flower.record import Record
     from fedtempo.planning.recommendation import Recommendation
-    from fedtempo.training.server_rules import Server
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +160,8 @@ def plan(
     ] = None,
     dtype: o.Dtype = None,
     engine: o.Engine = None,
+    workers: Workers = None,
+    cluster: Cluster = None,
     seed: o.Seed = 0,
     details: Annotated[bool, typer.Option("--details", help="Also show every client.")] = False,
     as_json: o.AsJson = False,
@@ -170,127 +180,102 @@ def plan(
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
-    given_times = _times_of(run, times)
-    where = (given_times, clients, law, spread, resolution)
-    availability: dict[str, Any] = {"failure": failure, "on": on, "off": off, "absences": absences, "period": period}
-    sizes: dict[str, Any] = {"waits": wait, "buffers": buffer, "samples": sample, "stages": stage}
-    rule = _rule(weights, discount)
+    where = (times_given(run, times), clients, law, spread, resolution)
+    _check_weights(weights, discount)
+    given = Given(
+        run,
+        times,
+        where,
+        {"failure": failure, "on": on, "off": off, "absences": absences, "period": period},
+        scheme,
+        {"waits": wait, "buffers": buffer, "samples": sample, "stages": stage},
+        weights,
+        discount,
+        step,
+    )
     options = {"correction": correction, "server": server, "compression": compression, "compensate": compensate}
     if problem is None:
-        o.refuse_without_problem(
+        refuse_without_problem(
             until=until, partition=partition, set=settings, data_dir=data_dir, lr=lr, steps=steps,
             batch_size=batch_size, server_lr=server_lr, momentum=momentum, clip=clip, solver=solver, draw=draw,
             **options, objective=objective, budget=budget, tolerance=tolerance, pilot=share, figure=figure,
-            dtype=dtype, engine=engine,
+            dtype=dtype, engine=engine, workers=workers, cluster=cluster,
         )  # fmt: skip
-        known = o.client_times(*where, **availability)
-        chosen = o.read_schemes(scheme, known, **sizes)
-        ran = None if run is None else _ran(run, known)
-        if ran is not None:
-            from fedtempo.planning.compare import default_schemes
-
-            chosen = ran.among(default_schemes(known) if chosen is None else chosen)
-        log.info("planning for %s", known)
-        compare_schemes(
-            known,
-            chosen,
-            ran,
-            importance=o.read_importance(importance),
-            said=[] if ran is None else ran.lines(known, times, weights, step),
-            rule=rule,
-            discount=discount,
-            step=step,
-            noise=noise,
-            seed=seed,
-            details=details,
-            as_json=as_json,
-        )
+        compare_schemes(given, importance=importance, noise=noise, seed=seed, details=details, as_json=as_json)
         return
-    if until is None and run is None:
-        raise InputError("--until: how long is the training to take? Give the virtual time, as --until 200")
-    if noise is not None:
-        raise InputError("--noise: it belongs to a plan without a problem; leave it out, or leave out --problem")
-    if importance is not None:
-        raise InputError("--importance: the problem has its own; leave it out, or use --set importance=rows")
-    local = o.local_table(lr=lr, steps=steps, batch_size=batch_size, momentum=momentum, clip=clip, server_lr=server_lr)
-    o.only_one(local, "plan", ("steps", "batch_size", "momentum", "clip", "server_lr"))
+    _refuse_with_problem(run, until, noise, importance)
+    local = local_table(lr=lr, steps=steps, batch_size=batch_size, momentum=momentum, clip=clip, server_lr=server_lr)
+    only_one(local, "plan", ("steps", "batch_size", "momentum", "clip", "server_lr"))
     _check_numbers(local, share)
     local |= {key: value for key, value in (("solver", solver), ("draw", draw)) if value is not None}
     if figure is not None:
         from fedtempo.report.style import ending_of
 
         ending_of(figure, "plan.svg")
-    from fedtempo.cli.run import prepare_jax
-    from fedtempo.schemes.table import options_of
+    what, said = _what_races(given, problem_table(problem, partition, settings, data_dir), local, options, until)
+    search = {"objective": objective, "budget": budget, "tolerance": tolerance, "share": share}
+    machine = {"seed": seed, "dtype": dtype, "engine": engine}
+    with trained_by(workers, cluster) as executor:
+        recommended(what | search | machine | executor, said=said, figure=figure, as_json=as_json, quiet=quiet)
 
-    prepare_jax()
-    table = o.problem_table(problem, partition, settings, data_dir)
-    made, known = o.problem_and_times(table, *where, **availability)
-    if known.availability is not None and known.availability.changes:
-        raise InputError("--absences: with --problem clients must not come or go for good; add --period")
-    chosen = o.read_schemes(scheme, known, **sizes)
-    used = options_of({key: value for key, value in options.items() if value is not None})
-    own_rate, rates = local.pop("server_lr", None), local.pop("lr", "auto")
-    ran = None if run is None else _ran(run, known)
-    if ran is not None and ran.server is not None and server is None:
-        used["server"] = ran.server
-    if ran is not None and own_rate is None and server is None:
-        own_rate = ran.server_lr
-    if chosen is None and (ran is not None or used):
-        from fedtempo.planning.recommend import schemes_for
 
-        chosen = list(schemes_for(known))
-    if chosen is not None:
-        chosen = [one.using(**used) if used else one for one in (chosen if ran is None else ran.among(chosen))]
-    recommended(
-        {"problem": made, "times": known, "schemes": chosen, "local": _local(local)},
-        {
-            "rates": None if rates == "auto" else rates if isinstance(rates, list) else [rates],
-            "until": until if ran is None or until is not None else ran.length,
-            "weights": rule or _discounted(WEIGHT_RULES.from_spec(ran.weights if ran else "time-based"), discount),
-            "step": step or (ran.step if ran else "stable"),
-            "server_lr": own_rate,
-            "objective": objective,
-            "budget": budget,
-            "tolerance": tolerance,
-            "share": share,
-            "seed": seed,
-            "dtype": dtype,
-            "engine": engine,
-        },
-        said=[] if ran is None else ran.lines(known, times, weights, step),
-        figure=figure,
-        as_json=as_json,
-        quiet=quiet,
-    )
+@dataclass(frozen=True)
+class Given:
+    """What flags say of clients, schemes and weights; what they leave open is the run's, or the usual."""
+
+    run: Path | None
+    times: str | None
+    where: tuple[str, int | None, str | None, str | None, str | None]
+    """Times, or the run's; how many, law, spread, resolution."""
+    availability: Mapping[str, Any]
+    names: Sequence[str] | None
+    sizes: Mapping[str, Any]
+    weights: str | None
+    discount: str | None
+    step: str | None
+
+    def schemes(self, known: ClientTimes) -> list[Scheme] | None:
+        """Those that are named; None if none is."""
+        return read_schemes(self.names, known, **self.sizes)
+
+    def ran(self, known: ClientTimes) -> Ran | None:
+        """The run, if there is one."""
+        return None if self.run is None else read_ran(self.run, known)
+
+    def said(self, ran: Ran | None, known: ClientTimes) -> list[str]:
+        """What was taken of the run."""
+        return [] if ran is None else ran.lines(known, self.times, self.weights, self.step)
+
+    def rule_and_step(self, ran: Ran | None) -> dict[str, Any]:
+        """Weights and step, as `compare` and `recommend` take them."""
+        named = self.weights or (ran.weights if ran else "time-based")
+        return {
+            "weights": _discounted(WEIGHT_RULES.from_spec(named), self.discount),
+            "step": self.step or (ran.step if ran else "stable"),
+        }
 
 
 def compare_schemes(
-    times: ClientTimes,
-    schemes: Sequence[Scheme] | None,
-    ran: Ran | None,
-    *,
-    importance: Sequence[Fraction] | None,
-    said: Sequence[str],
-    rule: WeightRule | None,
-    discount: str | None,
-    step: str | None,
-    noise: float | None,
-    seed: int,
-    details: bool,
-    as_json: bool,
+    given: Given, *, importance: str | None, noise: float | None, seed: int, details: bool, as_json: bool
 ) -> None:
     """A plan without a problem."""
-    from fedtempo.planning.compare import compare
+    from fedtempo.planning.compare import compare, default_schemes
 
+    known = client_times(*given.where, **given.availability)
+    chosen = given.schemes(known)
+    ran = given.ran(known)
+    if ran is not None:
+        chosen = ran.among(default_schemes(known) if chosen is None else chosen)
+    log.info("planning for %s", known)
+    shares = read_importance(importance)
+    said = given.said(ran, known)
     compared = compare(
-        times,
-        schemes,
-        importance=importance if importance is not None or ran is None else ran.importance(times),
-        weights=rule or _discounted(WEIGHT_RULES.from_spec(ran.weights if ran else "time-based"), discount),
+        known,
+        chosen,
+        importance=shares if shares is not None or ran is None else ran.importance(known),
         seed=seed,
-        step=step or (ran.step if ran else "stable"),
         noise=noise,
+        **given.rule_and_step(ran),
     )
     if as_json:
         _print_json(compared.to_dict(), said)
@@ -301,26 +286,64 @@ def compare_schemes(
     show_plan(compared, details=details)
 
 
+def _what_races(
+    given: Given, table: Mapping[str, Any], local: dict[str, Any], options: Mapping[str, str | None], until: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Problem, clients, schemes and work as `recommend` takes them, and what was taken of a run."""
+    from fedtempo.cli.run import prepare_jax
+    from fedtempo.schemes.table import options_of
+
+    prepare_jax()
+    made, known = problem_and_times(table, *given.where, **given.availability)
+    if known.availability is not None and known.availability.changes:
+        raise InputError("--absences: with --problem clients must not come or go for good; add --period")
+    chosen = given.schemes(known)
+    used = options_of({key: value for key, value in options.items() if value is not None})
+    server_lr, rates = local.pop("server_lr", None), local.pop("lr", "auto")
+    ran = given.ran(known)
+    if ran is not None and options["server"] is None:
+        used |= {} if ran.server is None else {"server": ran.server}
+        server_lr = ran.server_lr if server_lr is None else server_lr
+    what = {
+        "problem": made,
+        "times": known,
+        "schemes": _with_options(chosen, used, ran, known),
+        "local": _local(local),
+        "rates": None if rates == "auto" else rates if isinstance(rates, list) else [rates],
+        "until": ran.length if until is None and ran is not None else until,
+        "server_lr": server_lr,
+        **given.rule_and_step(ran),
+    }
+    return what, given.said(ran, known)
+
+
+def _with_options(
+    schemes: Sequence[Scheme] | None, used: Mapping[str, Any], ran: Ran | None, known: ClientTimes
+) -> list[Scheme] | None:
+    """The schemes that race, each with the options; None where `recommend` is to choose them."""
+    from fedtempo.planning.recommend import schemes_for
+
+    if schemes is None and ran is None and not used:
+        return None
+    listed = list(schemes_for(known)) if schemes is None else list(schemes)
+    listed = listed if ran is None else ran.among(listed)
+    return [scheme.using(**used) for scheme in listed] if used else listed
+
+
 def recommended(
-    what: Mapping[str, Any],
-    how: Mapping[str, Any],
-    *,
-    said: Sequence[str],
-    figure: Path | None,
-    as_json: bool,
-    quiet: bool,
+    what: Mapping[str, Any], *, said: Sequence[str], figure: Path | None, as_json: bool, quiet: bool
 ) -> None:
-    """Let schemes and rates race, and show what is best; what `how` leaves open is as `recommend` has it."""
+    """Let schemes and rates race, and show what is best; what is None is as `recommend` has it."""
     from fedtempo.cli.progress import racing, stoppable
     from fedtempo.planning.recommend import recommend
 
-    given = {key: value for key, value in how.items() if value is not None}
     nothing = (
         "stopped before any two cells (a scheme at a learning rate) could be compared, so nothing is recommended; "
         "give it more time, or fewer --scheme and --lr"
     )
     with racing(quiet) as report, stoppable(nothing):
-        made: Recommendation = recommend(**what, **given, on_progress=report)
+        named = {key: value for key, value in what.items() if value is not None}
+        made: Recommendation = recommend(**named, on_progress=report)
     if as_json:
         _print_json(made.to_dict(), said)
     else:
@@ -352,11 +375,20 @@ def _print_json(document: dict[str, Any], said: Sequence[str]) -> None:
 # -- what flags say
 
 
-def _rule(weights: str | None, discount: str | None) -> WeightRule | None:
-    """The rule that was named; None where it is the run's, or the usual one."""
-    if discount is not None:
-        _discounted(WEIGHT_RULES.from_spec("time-based"), discount)  # refused before anything is read
-    return None if weights is None else _discounted(WEIGHT_RULES.from_spec(weights), discount)
+def _check_weights(weights: str | None, discount: str | None) -> None:
+    """Refuse what cannot be before anything is read."""
+    if weights is not None or discount is not None:
+        _discounted(WEIGHT_RULES.from_spec("time-based" if weights is None else weights), discount)
+
+
+def _refuse_with_problem(run: Path | None, until: str | None, noise: float | None, importance: str | None) -> None:
+    """Refuse what does not go with a problem, or is missing with it."""
+    if until is None and run is None:
+        raise InputError("--until: how long is the training to take? Give the virtual time, as --until 200")
+    if noise is not None:
+        raise InputError("--noise: it belongs to a plan without a problem; leave it out, or leave out --problem")
+    if importance is not None:
+        raise InputError("--importance: the problem has its own; leave it out, or use --set importance=rows")
 
 
 def _discounted(rule: WeightRule, discount: str | None) -> WeightRule:
@@ -380,142 +412,3 @@ def _local(table: Mapping[str, Any]) -> Any:
     from fedtempo.simulation.study_file import local_of
 
     return local_of({"lr": "auto", **table})
-
-
-# -- a run on Flower
-
-
-def _times_of(run: Path | None, times: str | None) -> str:
-    """What `--times` says, or else the folder of the run."""
-    if run is not None:
-        _refuse_no_run(run)
-        return f"{run}/" if times is None else times  # a folder's name, even if it is F80
-    if times is None:
-        raise InputError(
-            "--times: how long do the clients take? Give it, as --times F80 --clients 20, or the folder of a run on "
-            "Flower, as fedtempo plan run/ (see fedtempo plan --help)"
-        )
-    return times
-
-
-def _refuse_no_run(run: Path) -> None:
-    """Say what is at the path if it is not a run."""
-    if not run.exists():
-        raise DataMissing(
-            f"{run}: no such folder of a run on Flower; check the path (times are given as --times {run})"
-        )
-    if is_run(run):
-        return
-    inside = sorted(path for path in run.iterdir() if is_run(path)) if run.is_dir() else []
-    if inside:
-        raise InputError(f"{run}: it holds {len(inside)} runs on Flower; give one of them, as {inside[0]}")
-    what = "a folder without a run of fedtempo.flower" if run.is_dir() else "a file"
-    raise InputError(f"{run}: it is {what}; give the checkpoint folder of a run on Flower, or times as --times")
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a plan takes of a run on Flower."""
-
-    folder: Path
-    record: Record
-    scheme: Scheme | None
-    """Without its server; None if it cannot be compared."""
-    server: Server | None
-    weights: str
-    notes: tuple[str, ...]
-    """What is not taken, and why."""
-
-    @property
-    def step(self) -> str:
-        """The server's."""
-        return self.record.step
-
-    @property
-    def server_lr(self) -> float | None:
-        """None where its server rule is not there to go with it."""
-        alone = self.server is None and self.record.scheme.options.server is not None
-        return None if alone else self.record.server_lr
-
-    @property
-    def length(self) -> Fraction:
-        """Seconds of training so far, to whole milliseconds."""
-        return Fraction(-(-self.record.timeline.duration // Fraction(1, 1000)), 1000)
-
-    def among(self, schemes: Sequence[Scheme]) -> list[Scheme]:
-        """The schemes, and the one that ran."""
-        there = self.scheme is None or self.scheme in schemes
-        return [*schemes] if there or self.scheme is None else [*schemes, self.scheme]
-
-    def importance(self, times: ClientTimes) -> list[Fraction] | None:
-        """p_i of the clients that took part; None if there are others now."""
-        active = sorted(set(self.record.timeline.client.tolist()))
-        found = [Fraction(self.record.importance[i]).limit_denominator(10**9) for i in active]
-        return found if len(active) == times.num_clients and min(found) > 0 else None
-
-    def lines(self, known: ClientTimes, times: str | None, weights: str | None, step: str | None) -> list[str]:
-        """Where the times and all else came from."""
-        from fedtempo.flower.text import clean
-
-        seconds = f"{float(self.length):g} s of training"
-        label = clean(self.record.scheme.label)
-        taken = [
-            *([f"times of {known.num_clients} clients"] if times is None else []),
-            *([f"{self.weights} weights"] if weights is None else []),
-            *([f"{self.step} step"] if step is None else []),
-        ]
-        return [f"From the run in {self.folder} ({label}, {seconds}): {', '.join(taken) or 'its scheme'}.", *self.notes]
-
-
-def _ran(run: Path, known: ClientTimes) -> Ran:
-    """What the folder says; code that it names is not imported, unless the user has named it, too."""
-    from fedtempo.cli.show import read_run
-
-    record = read_run(run)
-    from fedtempo.flower.run_folder import RunFolder
-    from fedtempo.flower.text import clean
-    from fedtempo.schemes.table import NamedRule
-
-    notes, scheme, server = [], record.scheme, record.scheme.options.server
-    label, size = clean(scheme.label), known.num_clients
-    left_out = None
-    if isinstance(scheme.waiting, NamedRule):
-        left_out = "its rule is code of somebody's own, and nothing is imported for a folder; name it, as --scheme"
-    elif scheme.waiting.min_clients > size:
-        left_out = f"it needs {scheme.waiting.min_clients} clients, and there are times of {size}"
-    if left_out is not None:
-        notes.append(f"{label} is not compared: {left_out}.")
-    if server is not None:
-        server = _usable(server, size)
-        if server is None:
-            notes.append(
-                "Its server rule is code of somebody's own, and nothing is imported for a folder; name it, as --server."
-            )
-    said = str(RunFolder(run).document()["about"].get("weights", "time-based"))
-    name, number = said.partition(", at most ")[::2]
-    weights = f"{name}:{number.removesuffix('-fold')}" if number else name
-    if name not in WEIGHT_RULES:
-        weights = "time-based"
-        notes.append(f"Its weights ({clean(said)}) have no name by which to find them; name them, as --weights.")
-    bare = None if left_out is not None else _without(server, scheme)
-    return Ran(run, record, bare, server if bare != scheme else None, weights, tuple(notes))
-
-
-def _without(server: Server | None, scheme: Scheme) -> Scheme:
-    """The scheme without a server rule that others can have as well: mixing is a part of it."""
-    from fedtempo.training.server_rules import MixModels
-
-    own = scheme.options.server
-    return scheme if own is None or isinstance(server, MixModels) else scheme.using(server=None)
-
-
-def _usable(server: Server, clients: int) -> Server | None:
-    """The run's server rule, with a place for no more clients than there are; None if it is only a name."""
-    from fedtempo.training.robust_rules import RobustRule
-    from fedtempo.training.server_rules import NamedServer
-
-    if isinstance(server, NamedServer):
-        return None
-    if isinstance(server, RobustRule) and server.last is not None and server.last > clients:
-        return replace(server, last=None)
-    return server

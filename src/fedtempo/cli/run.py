@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.cli.reading import check_clients, local_table, read_settings, scheme_tables
 from fedtempo.cli.track import Track, sinks
+from fedtempo.cli.where import Cluster, Units, Workers, trained_by
 from fedtempo.clock.times_text import AVAILABILITY, BANDWIDTH
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.registry import NotImported, Registry, only_named
@@ -94,6 +96,9 @@ def run(
     engine: o.Engine = None,
     target: o.Target = None,
     track: Track = None,
+    workers: Workers = None,
+    cluster: Cluster = None,
+    units: Units = None,
     verbose: o.Verbose = 0,
     quiet: o.Quiet = False,
 ) -> None:
@@ -159,12 +164,13 @@ def run(
         begun = read_study(study) if study is not None else without_a_file(flags.get("problem"))
         description = merged(_overridden(begun, flags))
         folder = out if out is not None else Path("results") / _name_of(description["problem"])
-        if not overwrite:
+        if not overwrite and units is None:  # else the jobs before this one have begun it
             _refuse_what_is_there(Folder(folder))
-    on_measure = sinks(track, folder)
     with only_named(resume is not None and not trust):
-        arguments = _arguments(description, folder) | {"on_measure": on_measure}
-    _carry_out(arguments, description, folder, quiet=quiet, target=target, overwrite=overwrite)
+        arguments = _arguments(description, folder)
+    arguments |= {"on_measure": sinks(track, folder, units), "units": units, "overwrite": overwrite}
+    with trained_by(workers, cluster) as executor:
+        _carry_out(arguments | executor, description, folder, quiet=quiet, target=target)
 
 
 def _name_of(problem: dict[str, Any]) -> str:
@@ -194,8 +200,8 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
     if "problem" in flags and flags["problem"] != tables["problem"].get("name", DEFAULT["problem"]["name"]):
         tables["problem"] = {"name": flags["problem"]}
     changed: dict[str, Any] = {name: flags[name] for name in ("clients", "data_dir") if name in flags}
-    settings = o.read_settings(flags.get("settings"))
-    o.check_clients(changed.get("clients"), settings)
+    settings = read_settings(flags.get("settings"))
+    check_clients(changed.get("clients"), settings)
     changed |= settings
     tables["problem"] = _changed("partition", tables["problem"], changed, flags.get("partition"))
     if {"times", "law"} & flags.keys() and not several(tables["times"]):
@@ -203,7 +209,7 @@ def _overridden(description: dict[str, Any], flags: dict[str, Any]) -> dict[str,
         tables["times"] = {k: v for k, v in tables["times"].items() if k in kept}
     changed = {k: flags[k] for k in ("law", "spread", "resolution", *AVAILABILITY) if k in flags}
     tables["times"] = _changed("times", tables["times"], changed, flags.get("times"))
-    numbers = o.local_table(**{k: flags[k] for k in _NUMBERS if k in flags})
+    numbers = local_table(**{k: flags[k] for k in _NUMBERS if k in flags})
     if "server_lr" in numbers:
         out["server_lr"] = numbers.pop("server_lr")
     tables["local"] |= numbers | {k: flags[k] for k in ("solver", "draw", "schedule") if k in flags}
@@ -245,7 +251,7 @@ def _schemes(description: dict[str, Any], names: Any, waits: Any, buffers: Any, 
     times = known_times(table)
     if times is None:
         times = times_of(table, num_clients(problem))
-    found = o.scheme_tables(names, times, waits=waits, buffers=buffers, samples=samples, stages=stages)
+    found = scheme_tables(names, times, waits=waits, buffers=buffers, samples=samples, stages=stages)
     return list((found or {}).values())
 
 
@@ -328,7 +334,6 @@ def _carry_out(
     *,
     quiet: bool,
     target: float | None,
-    overwrite: bool,
 ) -> None:
     from fedtempo.cli.progress import reporting, stoppable
     from fedtempo.cli.show import present
@@ -338,7 +343,8 @@ def _carry_out(
     onward = f"fedtempo run --resume {folder}{' --trust' if names_own_code(description) else ''}"
     kept = f"stopped, and everything so far is kept: fedtempo show {folder}, or go on with {onward}"
     with reporting(quiet) as report, stoppable(kept):
-        history = simulate(
-            **arguments, checkpoint=folder, overwrite=overwrite, description=description, on_progress=report
-        )
+        history = simulate(**arguments, checkpoint=folder, description=description, on_progress=report)
+    if arguments["units"] is not None:
+        typer.echo(f"job {arguments['units']} is done; all jobs together: fedtempo show {folder}")
+        return
     present(history, folder, target=target)

@@ -85,18 +85,24 @@ def show(
     if scheme is not None:
         raise InputError(f"--scheme: {results} holds no run on Flower; leave it out")
     from fedtempo.simulation.history.history import History
+    from fedtempo.simulation.shares import parts_of, study_in
 
-    path = results / "history.nc" if results.is_dir() else results
-    if results.is_dir() and not path.exists():
+    if not results.is_dir():
+        if measure is not None and not out:
+            raise InputError(f"--measure: it is drawn, so say where, as --out {measure}.svg")
+        present(History.load(results), None, out=out, measure=measure, target=target)
+        return
+    if not (results / "history.nc").exists() and not parts_of(results):
         started = (results / "study.json").exists()
         raise DataMissing(
             f"{results}: nothing is measured yet; wait, or go on with fedtempo run --resume {results}"
             if started
             else f"{results}: no study is there, and no run of fedtempo.flower; check the path"
         )
-    if measure is not None and not results.is_dir() and not out:
-        raise InputError(f"--measure: it is drawn, so say where, as --out {measure}.svg")
-    present(History.load(path), results if results.is_dir() else None, out=out, measure=measure, target=target)
+    history, jobs = study_in(results)
+    present(history, results, out=out, measure=measure, target=target)
+    if jobs:
+        typer.echo(f"\nPut together of {jobs}.")
 
 
 def present_run(folder: Path, out: list[Path] | None = None) -> None:

@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.cli.reading import (
+    client_times,
+    local_table,
+    only_one,
+    problem_and_times,
+    problem_table,
+    read_importance,
+    read_schemes,
+    refuse_without_problem,
+)
 from fedtempo.cli.run import prepare_jax
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import positive
@@ -84,25 +94,25 @@ def theory(
         o.set_loudness(verbose, quiet)
     made = None
     if problem is None:
-        o.refuse_without_problem(
+        refuse_without_problem(
             partition=partition, set=settings, data_dir=data_dir, lr=lr, steps=steps, batch_size=batch_size,
             server_lr=server_lr, measure=measure,
         )  # fmt: skip
-        known = o.client_times(times, clients, law, spread, resolution)
+        known = client_times(times, clients, law, spread, resolution)
     else:
         if importance is not None:
             raise InputError("--importance: the problem has its own; leave it out, or use --set importance=rows")
-        local = o.local_table(lr=lr, steps=steps, batch_size=batch_size, server_lr=server_lr)
-        o.only_one(local, "theory", ("lr", "steps", "batch_size", "server_lr"))
+        local = local_table(lr=lr, steps=steps, batch_size=batch_size, server_lr=server_lr)
+        only_one(local, "theory", ("lr", "steps", "batch_size", "server_lr"))
         prepare_jax()
-        table = o.problem_table(problem, partition, settings, data_dir)
-        made, known = o.problem_and_times(table, times, clients, law, spread, resolution)
-    chosen = o.read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage) or _usual(known)
+        table = problem_table(problem, partition, settings, data_dir)
+        made, known = problem_and_times(table, times, clients, law, spread, resolution)
+    chosen = read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage) or _usual(known)
     horizon = None if until is None else positive(until, "--until")
     if made is None:
         if seed is not None and horizon is None:
             raise InputError("--seed: it draws a timeline, which needs an end; add --until 100")
-        shares = Importance(o.read_importance(importance), known.num_clients)
+        shares = Importance(read_importance(importance), known.num_clients)
         found = quantities_of(Clients(known, shares, weight_rule(weights), horizon, seed), chosen)
     else:
         there = Clients(known, made.importance, weight_rule(weights), horizon or HORIZON, seed)

@@ -1,4 +1,4 @@
-"""``fedtempo timeline``: who contributes to which round, as a table, a JSON document or a picture."""
+"""``fedtempo timeline``: who contributes to which round, as a table, a JSON document, a picture, Parquet or CSV."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from fedtempo.cli import options as o
+from fedtempo.cli.reading import client_times, read_importance, read_schemes
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import full_timeline, stream
 from fedtempo.clock.importance import Importance
@@ -20,6 +21,7 @@ from fedtempo.clock.ticks import exact, text
 from fedtempo.clock.timeline import Origin
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import Scheme
+from fedtempo.schemes.timeline_file import ENDINGS, write_rounds
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,12 @@ def timeline(
     seed: o.Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Draw it into this file: timeline.svg, .png or .pdf.", show_default=False),
+        typer.Option(
+            "--out",
+            help="Draw it into this file: timeline.svg, .png or .pdf; or write a row an update, of any length: "
+            "timeline.parquet or .csv.",
+            show_default=False,
+        ),
     ] = None,
     as_json: o.AsJson = False,
     verbose: o.Verbose = 0,
@@ -60,15 +67,24 @@ def timeline(
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
     availability = {"failure": failure, "on": on, "off": off, "absences": absences, "period": period}
-    known = o.client_times(times, clients, law, spread, resolution, **availability)
-    chosen = o.read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
+    known = client_times(times, clients, law, spread, resolution, **availability)
+    chosen = read_schemes(scheme, known, waits=wait, buffers=buffer, samples=sample, stages=stage)
     if chosen is None or len(chosen) != 1:
         asked = "none" if chosen is None else ", ".join(c.label for c in chosen)
         raise InputError(f"--scheme: a timeline shows one scheme, not {asked}; give one, as --scheme fedfix --wait 1/2")
     horizon = exact(until, "--until")
     config = ClockConfig.of(
-        chosen[0].waiting, known, Importance(o.read_importance(importance), known.num_clients).values, seed
+        chosen[0].waiting, known, Importance(read_importance(importance), known.num_clients).values, seed
     )
+    if out is not None and out.suffix.lower() in ENDINGS:
+        if as_json:
+            _check_length(config, horizon)
+        written = write_rounds(out, config, about={"scheme": chosen[0].spec(), "until": text(horizon)}, until=horizon)
+        if as_json:
+            _write(chosen[0], config, horizon)
+        else:
+            typer.echo(f"{out}: {written.rounds} rounds, {written.updates} updates of {known.num_clients} clients")
+        return
     _check_length(config, horizon)
     if as_json and out is None:
         _write(chosen[0], config, horizon)
@@ -103,7 +119,7 @@ def _check_length(config: ClockConfig, horizon: Fraction) -> None:
     if expected > MAX_LISTED:
         raise InputError(
             f"--until: {text(horizon)} makes up to {expected:.2g} updates and rounds, more than a command lists; "
-            f"make it at most {MAX_LISTED / per_time:.2g}, or stream them with fedtempo.timeline_chunks in Python"
+            f"make it at most {MAX_LISTED / per_time:.2g}, or write them to a file, as --out timeline.parquet"
         )
 
 

@@ -36,11 +36,16 @@ _KNOWN: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 """By name: the usual place in the folder for sinks, and what makes the sink of a place and the name of the study."""
 
 
-def sinks(texts: Sequence[str] | None, folder: Path) -> list[OnMeasure]:
-    """What `--track` asks for, for the study or run in a folder; nothing is written yet."""
+def sinks(texts: Sequence[str] | None, folder: Path, units: str | None = None) -> list[OnMeasure]:
+    """What `--track` asks for, for the study or run in a folder; nothing is written yet.
+
+    `units`: the share of one of several jobs, each of which has a place of its own.
+    """
     if not texts:
         return []
     from fedtempo.simulation.checkpoint import TRACK
+
+    own = folder / TRACK / (units or "").replace("/", "-of-")
 
     found: dict[str, OnMeasure] = {}
     for text in texts:
@@ -50,7 +55,7 @@ def sinks(texts: Sequence[str] | None, folder: Path) -> list[OnMeasure]:
             raise InputError(f"--track {text!r}: {wrong}")
         if name in _KNOWN:
             usual, make = _KNOWN[name]
-            found[text] = make(place or str(folder / TRACK / usual), folder.resolve().name or "fedtempo")
+            found[text] = make(place or str(own / usual), folder.resolve().name or "fedtempo")
         else:
             found[text] = _own(text, name, place)
     return list(found.values())

@@ -313,7 +313,7 @@ class AvailableTimes(ClientTimes):
     def kinks(self) -> Floats:
         return self._times.kinks()
 
-    def longest(self) -> tuple[Fraction, ...] | None:
+    def longest(self) -> Sequence[Fraction] | None:
         return self._times.longest()
 
     @property

@@ -204,8 +204,8 @@ def forgets(times: ClientTimes) -> bool:
 def least_common_multiple(numbers: Ints) -> int | None:
     """None where it has too many digits."""
     found = 1
-    for number in np.unique(numbers).tolist():
-        found = math.lcm(found, number)
+    for number in np.unique(numbers):
+        found = math.lcm(found, int(number))
         if found.bit_length() > _MAX_BITS:
             return None
     return found

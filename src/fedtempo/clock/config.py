@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedtempo.clock.ticks import MAX_TICKS, common_unit, in_ticks
-from fedtempo.clock.times import ClientTimes, Floats, Ints
+from fedtempo.clock.times import MANY_CLIENTS, ClientTimes, Floats, Ints
 from fedtempo.clock.waiting import MEASURES, WaitingRule, check_needs
 
 if TYPE_CHECKING:
@@ -20,11 +20,14 @@ CHUNK_UPDATES = 1 << 18
 """About how many updates the larger chunks of a timeline hold."""
 
 
-def chunk_updates() -> Iterator[int]:
-    """About how many updates each chunk holds: few at first, so that short timelines are cheap, then CHUNK_UPDATES."""
-    size = 1 << 10
+def chunk_updates(clients: int = 0) -> Iterator[int]:
+    """About how many updates each chunk holds: few at first, so that short timelines are cheap, then CHUNK_UPDATES.
+
+    A quarter of `clients` if there are many, where each chunk looks at all of them.
+    """
+    size, least = 1 << 10, clients // 4 if clients > MANY_CLIENTS else 0
     while True:
-        yield size
+        yield max(size, least)
         size = min(2 * size, CHUNK_UPDATES)
 
 

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.config import ClockConfig
-from fedtempo.clock.generate import Recording, by_events, fast_chunks
+from fedtempo.clock.generate import Recording, by_events, fast_chunks, stream
 from fedtempo.clock.presence import surplus
 from fedtempo.clock.streams import stream_key, threefry
 from fedtempo.clock.timeline import I64, Timeline
-from fedtempo.clock.times import Floats
+from fedtempo.clock.times import MANY_CLIENTS, Floats
 from fedtempo.display import Brief, Shown, frame_of
 from fedtempo.errors import InputError
 
@@ -36,23 +36,23 @@ FEWEST_PERIODS = 4
 """Of absences that repeat: with fewer there are no parts."""
 
 
-def tally_of(config: ClockConfig, limit: int, most: int) -> Tally:
+def tally_of(config: ClockConfig, limit: int, most: int, *, by_client: bool = True) -> Tally:
     """For about `limit` updates; for up to `most` where periods are long."""
     availability = config.availability
     if availability is None or availability.period is None:
-        return Tally(config, limit)
+        return Tally(config, limit, by_client=by_client)
     return TallyOfPeriods(config, limit, most, config.ticks(availability.period))
 
 
 class Tally:
     """Not too many parts, of equal numbers of rounds."""
 
-    def __init__(self, config: ClockConfig, limit: int) -> None:
-        self._config, self._limit = config, limit
+    def __init__(self, config: ClockConfig, limit: int, *, by_client: bool = True) -> None:
+        self._config, self._limit, self._clients = config, limit, config.num_clients if by_client else 0
         self._most = max(8, min(2 * _BATCHES, 2 * 10**7 // config.num_clients))
         self._size = 16
         self._parts: list[Part] = []
-        self._open = Part.empty(config.num_clients)
+        self._open = Part.empty(self._clients)
         self.rounds, self.updates, self.max_delay, self.delays = 0, 0, 0, 0
 
     @property
@@ -71,7 +71,7 @@ class Tally:
         while begin < chunk.num_rounds:
             stop, full = self._until(chunk, begin)
             if stop > begin:
-                self._open = self._open.joined(Part.of(chunk[begin:stop]))
+                self._open = self._open.joined(Part.of(chunk[begin:stop], by_client=self._clients > 0))
             begin = stop
             if full:
                 self._close()
@@ -88,7 +88,7 @@ class Tally:
 
     def _close(self) -> None:
         self._parts.append(self._open)
-        self._open = Part.empty(self._config.num_clients)
+        self._open = Part.empty(self._clients)
         if len(self._parts) >= self._most and len(self._parts) % 2 == 0:
             self._parts = [a.joined(b) for a, b in zip(self._parts[::2], self._parts[1::2], strict=True)]
             self._size *= 2
@@ -135,21 +135,27 @@ class Part:
     @classmethod
     def empty(cls, clients: int) -> Part:
         """No rounds yet."""
-        none = np.zeros(clients, dtype=np.int64)
+        none = np.zeros(clients, dtype=np.int64)  # both, until a client is drawn more than once
         return cls(0, none, none, 0)
 
     @classmethod
-    def of(cls, line: Timeline) -> Part:
+    def of(cls, line: Timeline, *, by_client: bool = True) -> Part:
         """The rounds of a timeline."""
+        ticks = int(line.ends[-1]) - line.start
+        taking = line.participation_counts if by_client else np.zeros(0, dtype=np.int64)
+        if line.draws is None or not by_client:
+            return cls(line.num_rounds, taking, taking, ticks)
         counts = np.bincount(line.client, weights=line.draws, minlength=line.num_clients).astype(np.int64)
-        return cls(line.num_rounds, counts, line.participation_counts, int(line.ends[-1]) - line.start)
+        return cls(line.num_rounds, counts, taking, ticks)
 
     def joined(self, other: Part) -> Part:
         """Both, one after the other."""
+        counts = self.counts + other.counts
+        same = self.counts is self.taking and other.counts is other.taking
         return Part(
             self.rounds + other.rounds,
-            self.counts + other.counts,
-            self.taking + other.taking,
+            counts,
+            counts if same else self.taking + other.taking,
             self.ticks + other.ticks,
         )
 
@@ -214,19 +220,24 @@ class Observation(Brief):
     """[batches, clients] ticks that a client was there more than is to be expected; None if that is not drawn."""
 
 
-def observe(record: Recording, *, max_rounds: int = MAX_ROUNDS, max_updates: int | None = None) -> Observation:
-    """Run the clock until a cycle is found, at most `max_rounds` rounds or `max_updates` updates."""
+def observe(
+    record: Recording, *, max_rounds: int = MAX_ROUNDS, max_updates: int | None = None, by_client: bool = True
+) -> Observation:
+    """Run the clock until a cycle is found, at most `max_rounds` rounds or `max_updates` updates.
+
+    Without `by_client` contributions are not counted client by client: what is left is how stale they were.
+    """
     if max_rounds < 1:
         raise InputError(f"max_rounds: {max_rounds} is below 1; give the number of rounds to look at")
     config = record.config
     known = config.rule.returns_to_contributors or config.rule.synchronous
     drawn = config.times.random or config.rule.random
-    repeats = known and not drawn and config.availability is None
+    repeats = known and not drawn and config.availability is None and by_client
     states = _States(config) if repeats else None
     limit = max_updates or _most_updates(config)
     if config.availability is not None:
         max_rounds = min(max_rounds, _ROUNDS_AN_UPDATE * limit)
-    tally = tally_of(config, limit, MAX_ASKED_UPDATES)
+    tally = tally_of(config, limit, MAX_ASKED_UPDATES, by_client=by_client)
     cycle = None
     for chunk, phases in _phased(record, max_rounds, repeats):
         tally.add(chunk)
@@ -244,14 +255,16 @@ def observe(record: Recording, *, max_rounds: int = MAX_ROUNDS, max_updates: int
 
 def _observed(config: ClockConfig, tally: Tally, cycle: Cycle | None) -> Observation:
     parts = tally.parts
+    counts = np.array([part.counts for part in parts], dtype=np.int64)
+    same = all(part.counts is part.taking for part in parts)
     return Observation(
         cycle=cycle,
         rounds=tally.rounds,
         max_delay=tally.max_delay,
         mean_delay=tally.delays / max(1, tally.updates),
         batch_rounds=np.array([part.rounds for part in parts], dtype=np.int64),
-        batch_counts=np.array([part.counts for part in parts], dtype=np.int64),
-        batch_taking=np.array([part.taking for part in parts], dtype=np.int64),
+        batch_counts=counts,
+        batch_taking=counts if same else np.array([part.taking for part in parts], dtype=np.int64),
         batch_ticks=np.array([part.ticks for part in parts], dtype=np.int64),
         unit=config.unit,
         surplus=surplus(config, np.cumsum([part.ticks for part in parts])) if parts else None,
@@ -265,12 +278,18 @@ def _most_updates(config: ClockConfig) -> int:
         return MAX_AVAILABLE_UPDATES * min(max(10, config.num_clients), 150)
     if not quick:
         return MAX_ASKED_UPDATES
+    if config.num_clients > MANY_CLIENTS:
+        drawn = config.times.random or config.rule.random
+        return (4 if drawn else 16) * config.num_clients
     return MAX_RANDOM_UPDATES if config.times.random or config.rule.random else MAX_UPDATES
 
 
 def _phased(record: Recording, max_rounds: int, repeats: bool) -> Iterator[tuple[Timeline, list[int | None] | None]]:
     """Chunks with the rule's phase before each round; None in place of all where it is constant (fast generators)."""
     config = record.config
+    if config.num_clients > MANY_CLIENTS and (config.rule.constant_phase or not repeats):
+        yield from ((chunk, None) for chunk in stream(config, max_rounds=max_rounds))  # too long to be kept
+        return
     if config.rule.constant_phase or not repeats:
         yield from ((chunk, None) for chunk in record.rounds(max_rounds))
         return

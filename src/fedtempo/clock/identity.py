@@ -28,7 +28,7 @@ import numpy as np
 
 from fedtempo import __version__
 from fedtempo.clock.config import ClockConfig
-from fedtempo.clock.times import ClientTimes
+from fedtempo.clock.times import ClientTimes, Multiples
 from fedtempo.clock.waiting import WaitingRule
 
 FORMAT = 1
@@ -194,6 +194,8 @@ class _Digest:
             self._write("bytes", value)
         elif kind is np.ndarray or isinstance(value, np.generic):
             self._array(np.asarray(value))
+        elif kind is Multiples:
+            self._all("multiples", (value.ticks, value.unit))
         elif kind in (tuple, list):
             self._all(kind.__name__, value)
         elif kind is dict:

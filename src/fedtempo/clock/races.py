@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.clock.random_times import RandomTimes
+from fedtempo.clock.times import MANY_CLIENTS, ClientTimes, Floats
 from fedtempo.errors import InputError
 
 MAX_CLIENTS = 500
@@ -25,21 +27,67 @@ MAX_CLIENTS = 500
 MAX_RACERS = 64
 """Up to how many clients the pairs of a race are worked out."""
 
+_SAMPLE = 1 << 12  # clients that stand for many
 _PANEL, _ORDER = 0.35, 10  # width of a panel in log time, nodes in it
 _NEGLIGIBLE, _MAX_JOBS = 1e-17, 5_000_000
 
 
 def expected_maximum(times: ClientTimes) -> float | None:
-    """E[max_i T_i] for independent times; None if there are too many clients."""
+    """E[max_i T_i] for independent times; None if there are too many clients, and not enough for a sample of them."""
+    stands_for = 1.0
     if times.num_clients > MAX_CLIENTS:
-        return None
+        sample = sample_of_many(times)
+        if sample is None:
+            return None
+        times, stands_for = sample
 
     def unfinished(time: float) -> float:
         with np.errstate(divide="ignore"):
-            return float(-np.expm1(np.log1p(-times.survival(time)).sum()))
+            return float(-np.expm1(np.log1p(-times.survival(time)).sum() * stands_for))
 
     nodes, weights = _grid(unfinished, times.mean_time, times.kinks())
     return float(nodes[0] + sum(w * unfinished(t) for t, w in zip(nodes[1:].tolist(), weights[1:], strict=True)))
+
+
+def sample_of_many(times: ClientTimes) -> tuple[RandomTimes, float] | None:
+    """Clients evenly spread in the order of their mean times, and how many each stands for.
+
+    None of a million clients or fewer, and where clients differ in more than their mean times.
+    """
+    clients = times.num_clients
+    if clients <= MANY_CLIENTS or not isinstance(times, RandomTimes) or not times.alike:
+        return None
+    places = ((np.arange(_SAMPLE) + 0.5) * (clients / _SAMPLE)).astype(np.int64)
+    few = times.only(np.argsort(times.mean_time, kind="stable")[places].tolist())
+    assert isinstance(few, RandomTimes)
+    return few, clients / _SAMPLE
+
+
+def race_of_many(times: ClientTimes, places: int) -> tuple[Floats, Fraction] | None:
+    """Shares of rounds, and how long a round lasts, in the limit of many clients; None where it is not known.
+
+        share_i = 1/E⌈T_i/Δ⌉    with the Δ for which the shares add up to `places`
+
+    Of many clients nearly the same number arrive in any stretch of time, so that rounds last equally long: FedFix(Δ).
+    """
+    sample = sample_of_many(times)
+    if sample is None:
+        return None
+    few, stands_for = sample
+    tick = few.unit
+
+    def enough(ticks: int) -> bool:
+        return float((1.0 / few.expected_rounds(ticks * tick)).sum()) * stands_for >= places
+
+    low = int(Fraction(places / (stands_for * float((1.0 / few.mean_time).sum()))) / tick) // 2  # clients wait as well
+    high = 4 * low + 2
+    while not enough(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    share = 1.0 / times.expected_rounds(high * tick)
+    return np.minimum(share * (places / share.sum()), 1.0), high * tick
 
 
 def expected_last_success(time: Floats, failure: Floats) -> float | None:

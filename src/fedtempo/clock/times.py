@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,59 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+MAX_CLIENTS = 100_000_000
+"""Of F<X>."""
+MANY_CLIENTS = 1_000_000
+"""Beyond so many clients a plan works with what holds in the limit of many, and lists nothing client by client."""
+
+
+class Multiples(Sequence[Fraction]):
+    """Whole multiples of a unit, as rationals that are made when they are looked at."""
+
+    def __init__(self, ticks: Ints, unit: Fraction) -> None:
+        self.ticks, self.unit = ticks, unit
+
+    def __len__(self) -> int:
+        return len(self.ticks)
+
+    @overload
+    def __getitem__(self, index: int) -> Fraction: ...
+    @overload
+    def __getitem__(self, index: slice) -> Multiples: ...
+    def __getitem__(self, index: int | slice) -> Fraction | Multiples:
+        if isinstance(index, slice):
+            return Multiples(self.ticks[index], self.unit)
+        return int(self.ticks[index]) * self.unit
+
+    def __iter__(self) -> Iterator[Fraction]:
+        return (int(t) * self.unit for t in self.ticks)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Multiples):
+            return self.unit == other.unit and np.array_equal(self.ticks, other.ticks)
+        return isinstance(other, tuple) and tuple(self) == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    @property
+    def least(self) -> Fraction:
+        """The smallest."""
+        return int(self.ticks.min()) * self.unit
+
+    @property
+    def largest(self) -> Fraction:
+        """The largest."""
+        return int(self.ticks.max()) * self.unit
+
+    @property
+    def floats(self) -> Floats:
+        """The nearest floats."""
+        top, bottom = self.unit.numerator, self.unit.denominator
+        if int(self.ticks.max()) * top < 2**53 and bottom < 2**53:  # the division alone is rounded
+            return np.asarray(self.ticks * float(top) / float(bottom))
+        return np.array([float(value) for value in self])
 
 
 class ClientTimes(ABC):
@@ -98,7 +151,7 @@ class ClientTimes(ABC):
         """The moments at which `survival` is not smooth."""
         return np.empty(0)
 
-    def longest(self) -> tuple[Fraction, ...] | None:
+    def longest(self) -> Sequence[Fraction] | None:
         """The longest time that each client can need; None where there is no such bound."""
         return None
 
@@ -151,14 +204,21 @@ class ClientTimes(ABC):
         return [text(t) for t in rational] if rational is not None else [float(t) for t in self.mean_time]
 
 
-def per_client(values: Iterable[object], what: str) -> tuple[Fraction, ...]:
+def per_client(values: Iterable[object], what: str) -> Sequence[Fraction]:
     """One positive rational per client; a wrong one is named with its client."""
+    if isinstance(values, Multiples) and len(values) and values.least > 0:
+        return values
     if not isinstance(values, Iterable):
         raise InputError(f"{what}: {values!r} is one value; give a list with one per client")
     found = tuple(positive(v, f"{what} of client {i}") for i, v in enumerate(values))
     if not found:
         raise InputError(f"no clients: {what} is an empty list; give one per client")
     return found
+
+
+def latest(values: Sequence[Fraction]) -> Fraction:
+    """The largest of some rationals."""
+    return values.largest if isinstance(values, Multiples) else max(values)
 
 
 def checked_ticks(durations: Floats | Ints) -> Ints:
@@ -210,6 +270,8 @@ class FixedTimes(ClientTimes):
             raise InputError(f"F{slowdown}: the slowdown must be at least 0 and below 100, as in F80")
         if clients < 1:
             raise InputError(f"no clients: {clients} given; give at least one")
+        if clients > MAX_CLIENTS:
+            raise InputError(f"{clients} clients are too many; give at most {MAX_CLIENTS}")
         gaps = max(clients - 1, 1)
         if share.denominator * gaps >= MAX_TICKS:
             raise ClockOverflow(f"F{slowdown} has too many digits for {clients} clients; round the slowdown")
@@ -299,8 +361,13 @@ class FixedTimes(ClientTimes):
     def kinks(self) -> Floats:
         return np.unique(self.mean_time)
 
-    def longest(self) -> tuple[Fraction, ...]:
-        return self.exact_mean_time
+    def longest(self) -> Multiples:
+        return self.multiples
+
+    @property
+    def multiples(self) -> Multiples:
+        """τ_i as rationals, without making all of them."""
+        return Multiples(self._ticks, self._unit)
 
     @property
     def job_period(self) -> Ints:

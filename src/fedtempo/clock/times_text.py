@@ -105,7 +105,7 @@ def read_times(
         if resolution is not None:
             raise InputError("--resolution: fixed times are exact already; leave it out, or choose a random --law")
         return means
-    exactly = means.exact_mean_time
+    exactly = means.multiples
     if law == "exponential":
         return ExponentialTimes(exactly, resolution=resolution)
     if law == "lognormal":

@@ -13,10 +13,10 @@ from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.planning.asked import Asked
 from fedtempo.planning.calibration import lost
-from fedtempo.planning.comparison import Comparison
+from fedtempo.planning.comparison import Cell, Comparison
 from fedtempo.planning.objective import Objective
 from fedtempo.planning.prior import is_trusted, predicted_losses
-from fedtempo.planning.race import Cell, Race
+from fedtempo.planning.race import Race
 from fedtempo.planning.recommendation import Choice, Crossing, Curve, Interval, Prior, Spent
 from fedtempo.planning.recommendation import Recommendation as Recommendation
 from fedtempo.planning.track import FieldTrack

@@ -15,7 +15,6 @@ from fedtempo.clock.ticks import Exact, positive
 from fedtempo.clock.times import ClientTimes, Floats
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
-from fedtempo.planning.recommendation import Recommendation as Recommendation
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
 from fedtempo.simulation.arguments import EngineName, a_problem, client_times, engine_for, local_rule, one_of, real

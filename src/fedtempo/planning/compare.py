@@ -26,7 +26,7 @@ from fedtempo import display
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import Exact, text
 from fedtempo.clock.time_use import Work, work_of
-from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
+from fedtempo.clock.times import MANY_CLIENTS, ClientTimes, FixedTimes, Floats
 from fedtempo.display import Shown, frame_of, one_line
 from fedtempo.errors import InputError
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
@@ -184,16 +184,14 @@ class SchemePlan(Shown):
         document: dict[str, Any] = {
             "scheme": self.scheme.spec(),
             "label": self.scheme.label,
-            "weights": None if values is None else values.tolist(),
+            "weights": _listed(values),
             "weights_exact": None if precise is None else [text(w) for w in precise],
-            "participation": part.share.tolist(),
+            "participation": _listed(part.share),
             "participation_exact": None if part.exact is None or not few else [text(s) for s in part.exact],
             "participation_source": part.source,
-            "participation_error": None if part.error is None else part.error.tolist(),
-            "expected_weights": None if expected is None else expected.tolist(),
-            "expected_over_importance": (
-                None if expected is None else (expected / self.run.importance.values).tolist()
-            ),
+            "participation_error": _listed(part.error),
+            "expected_weights": _listed(expected),
+            "expected_over_importance": None if expected is None else _listed(expected / self.run.importance.values),
             "window": self.window,
             "practical_window": self.practical_window,
             "cycle": None if cycle is None else {"start": cycle.start, "length": cycle.length},
@@ -216,7 +214,7 @@ class SchemePlan(Shown):
         }
         if self.weights is not None and self.weights.num_stages > 1:
             document["stages"] = [
-                {**begin, "weights": row.tolist()}
+                {**begin, "weights": _listed(row)}
                 for begin, row in zip(_begins(self.weights), self.weights.values, strict=True)
             ]
         if self.costs is not None:
@@ -233,6 +231,11 @@ class SchemePlan(Shown):
     def __repr__(self) -> str:
         pace = f"{self.rounds_per_time:.4g} rounds and {self.updates_per_time:.4g} updates a unit of time"
         return one_line("SchemePlan", f"{self.scheme.label} with {self.run.times.num_clients} clients, {pace}")
+
+
+def _listed(values: Floats | None) -> list[float] | None:
+    """Numbers of each client; of more than a million none are listed."""
+    return None if values is None or len(values) > MANY_CLIENTS else values.tolist()
 
 
 def _begins(weights: Weights) -> list[dict[str, Any]]:
@@ -261,10 +264,10 @@ class Plan(Shown):
             "format": FORMAT,
             "clients": self.times.num_clients,
             "law": self.times.always.law,
-            "times": self.times.describe(),
+            "times": self.times.describe() if self.times.num_clients <= MANY_CLIENTS else None,
             **({} if self.times.availability is None else {"availability": self.times.availability.to_dict()}),
             "names": None if self.times.names is None else list(self.times.names),
-            "importance": self.importance.values.tolist(),
+            "importance": _listed(self.importance.values),
             "weight_rule": self.weight_rule.label,
             "step": self.step,
             "seed": self.seed,

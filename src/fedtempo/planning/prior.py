@@ -11,9 +11,9 @@ import numpy as np
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.planning.asked import Asked
+from fedtempo.planning.comparison import Cell
 from fedtempo.planning.pilot import run_pilot
 from fedtempo.planning.prediction import Model
-from fedtempo.planning.race import Cell
 from fedtempo.planning.recommendation import Prior
 from fedtempo.planning.recommendation import Recommendation as Recommendation
 from fedtempo.schemes.named import FedAvg

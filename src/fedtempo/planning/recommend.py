@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 from fedtempo.clock.ticks import Exact
@@ -20,20 +21,24 @@ from fedtempo.errors import InputError
 from fedtempo.planning.answer import Answer
 from fedtempo.planning.asked import Asked, Budget, asked_of, budget_of, slowest_of
 from fedtempo.planning.asked import schemes_for as schemes_for
+from fedtempo.planning.comparison import Cell
 from fedtempo.planning.objective import Objective, objective_of
 from fedtempo.planning.prior import begun, is_trusted, predicted_losses, prior_of
 from fedtempo.planning.prior import rates_around as rates_around
 from fedtempo.planning.progress import RaceProgress
-from fedtempo.planning.race import MOST_SEEDS, Cell, Race
+from fedtempo.planning.race import Race
 from fedtempo.planning.recommendation import Prior
 from fedtempo.planning.recommendation import Recommendation as Recommendation
 from fedtempo.planning.refinement import Refinement
+from fedtempo.planning.standings import MOST_SEEDS
 from fedtempo.planning.track import FieldTrack, Make, study_maker
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import Scheme
 from fedtempo.simulation.arguments import EngineName, real
 from fedtempo.simulation.compilation import keep_on_disk
 from fedtempo.simulation.engine.numerics import Precision
+from fedtempo.simulation.executors import workers_of
+from fedtempo.simulation.field import Field
 from fedtempo.simulation.rate_search import beyond, first_rates, ladder
 from fedtempo.simulation.study import Study, study_of
 from fedtempo.training.solvers import LocalRule
@@ -67,6 +72,8 @@ def recommend(
     dtype: Precision = "float32",
     engine: EngineName = "auto",
     on_progress: Callable[[RaceProgress], None] | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
 ) -> Recommendation:
     """Choose scheme, wait and learning rate for a time `until`, by racing them in the simulator.
 
@@ -82,7 +89,8 @@ def recommend(
     `budget` is spent: client updates, or "25%" of training every cell once, or "60s". A pilot that uses at most `share`
     of one training's updates goes before it, where it covers the problem. Seeds are `seed`, `seed` + 1, ….
 
-    Ctrl-C ends it with the best so far. `on_progress` is told several times a second how far it is.
+    Ctrl-C ends it with the best so far. `on_progress` is told several times a second how far it is. `executor` or
+    `workers` say where cells are trained, as for `simulate`.
     """
     began = time.monotonic()
     keep_on_disk()
@@ -96,9 +104,10 @@ def recommend(
     maker = _maker(asked, times, aim)
     maker(asked.compared, [1.0], {}, [seed])  # everything is checked before anything is run
     prior, why = prior_of(asked, share, seed)
-    race = _race(asked, aim, maker, prior, allowed, tolerance, seed)
-    _Teller(race, on_progress, began)
-    race.run()
+    with workers_of(executor, workers) as pool:
+        race = _race(asked, aim, maker, prior, allowed, tolerance, seed, Field(pool))
+        _Teller(race, on_progress, began)
+        race.run()
     return Answer(asked, aim, race, prior, why, tolerance, began).made()
 
 
@@ -135,6 +144,7 @@ def _race(
     allowed: Budget,
     tolerance: float,
     seed: int,
+    lanes: Field,
 ) -> Race:
     first = first_rates(asked.local) if asked.rated else ()
     if asked.rates is not None:
@@ -149,6 +159,7 @@ def _race(
         asked.until,
         float(asked.times.mean_time.max()),
         aim,
+        lanes=lanes,
     )
     grid = sum(track.cost(cell, len(track.rungs) - 1) for cell in cells)
     piloted = 0.0 if prior is None or allowed.kind == "share" else prior.updates
@@ -180,9 +191,9 @@ def _race(
     return Race(
         track,
         begun(cells, prior if aim.kind in ("loss", "time-to", "bytes") else None, asked.reference),
-        asked.reference,
-        allowance,
-        tolerance,
+        reference=asked.reference,
+        allowance=allowance,
+        tolerance=tolerance,
         order=predicted if is_trusted(prior) else {},
         density=1.0 if asked.rates is None else _density(asked.rates),
         widen=widen if asked.rated else None,

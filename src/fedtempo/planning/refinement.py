@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from fedtempo.planning.comparison import Cell
 from fedtempo.planning.objective import gap
-from fedtempo.planning.race import Cell
 from fedtempo.schemes.named import FedBuff, FedFix, Scheme
 
 GOLDEN = (math.sqrt(5) - 1) / 2

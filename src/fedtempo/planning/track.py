@@ -21,8 +21,9 @@ from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import stream
 from fedtempo.clock.times import Floats
 from fedtempo.grid import RATE
+from fedtempo.planning.comparison import Cell
 from fedtempo.planning.objective import Objective, gap
-from fedtempo.planning.race import Cell, Stopped
+from fedtempo.planning.standings import Stopped
 from fedtempo.simulation.field import Field, Run, Trained
 from fedtempo.simulation.rate_search import at_rates
 from fedtempo.simulation.units import times_under, traffic_under

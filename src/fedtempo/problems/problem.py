@@ -34,6 +34,7 @@ from fedtempo.problems.forms import (
     state_of,
     state_shapes,
 )
+from fedtempo.problems.mapped import blocks, by_place, mapped_again
 from fedtempo.problems.rows import Ints, Tree, check_finite, deal, described, gather, leaf_names, like
 from fedtempo.registry import MADE
 
@@ -113,7 +114,8 @@ class Problem:
     are those of the function that made a problem with this name; `spec` repeats them.
 
     The clients' rows lie end to end in `rows`, a tree of read-only NumPy arrays: client i owns rows `offsets[i]` up to
-    `offsets[i + 1]`. Whole numbers of 64 bits are kept in 32.
+    `offsets[i + 1]`. Whole numbers of 64 bits are kept in 32. Memory-mapped arrays (``np.load(path, mmap_mode="r")``)
+    in which rows lie client after client stay on disk, and a study reads the rows as its batches need them.
     """
 
     framework: ClassVar[str] = "jax"
@@ -148,7 +150,9 @@ class Problem:
         description: str | None = None,
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        self._set(init, loss, *gather(data), test, None, importance, metrics, state, name, description, arguments)
+        self._set(
+            init, loss, *gather(data, mapped=True), test, None, importance, metrics, state, name, description, arguments
+        )
 
     @classmethod
     def from_rows(
@@ -326,7 +330,7 @@ class Problem:
         if spec is not None:
             return made_again, (spec, self._pooled, self.fingerprint())
         state = {name: value for name, value in self.__dict__.items() if name not in ("form", "_fingerprint")}
-        return _unpickled, (type(self), state)
+        return _unpickled, (type(self), {**state, "rows": by_place(self.rows)})
 
     def _copy(self) -> Self:
         made = self.__class__.__new__(self.__class__)
@@ -367,8 +371,9 @@ class Problem:
         for part in ("rows", "test"):
             for name, leaf in zip(leaf_names(getattr(self, part)), jax.tree.leaves(getattr(self, part)), strict=True):
                 digest.update(f"{part}/{name}/{leaf.dtype.name}/{leaf.shape};".encode())
-                octets: Any = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-                digest.update(octets)
+                for block in blocks(leaf):
+                    octets: Any = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+                    digest.update(octets)
         for bounds in (self.offsets, self.test_offsets):
             digest.update(b"" if bounds is None else bounds.astype("<i8").tobytes())
         digest.update(",".join(map(text, self.importance.exact)).encode())
@@ -391,6 +396,7 @@ def _unpickled(kind: type[Problem], state: Mapping[str, Any]) -> Problem:
     """A problem of what another process has sent."""
     made = kind.__new__(kind)
     made.__dict__ |= state
+    made.rows = mapped_again(made.rows)
     made.form = LossForm.of(made.loss, made.state)
     return made
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
+from fedtempo.problems.mapped import blocks, check_file, is_mapped, joined
 
 Tree = Any
 Array = NDArray[Any]
@@ -22,8 +23,11 @@ Ints = NDArray[np.int64]
 _INT32 = np.iinfo(np.int32)
 
 
-def gather(data: Iterable[Tree]) -> tuple[Tree, Ints]:
-    """The rows of one tree per client end to end, and how many each client has."""
+def gather(data: Iterable[Tree], *, mapped: bool = False) -> tuple[Tree, Ints]:
+    """The rows of one tree per client end to end, and how many each client has.
+
+    With `mapped`, rows of a memory-mapped array that lie there end to end stay where they are.
+    """
     if isinstance(data, (Mapping, str, bytes)):
         raise InputError(
             f"data: a {type(data).__name__} was given; give a list with one array, or one pytree of arrays, per client"
@@ -50,17 +54,23 @@ def gather(data: Iterable[Tree]) -> tuple[Tree, Ints]:
         sizes[i] = _num_rows(leaves, names, f"client {i}")
         for column, leaf in zip(columns, leaves, strict=True):
             column.append(leaf)
-    joined = []
+    together = []
     for name, column in zip(names, columns, strict=True):
         kept = _kept(column[0], f"client 0: {name}")
         for i, leaf in enumerate(column):
             _same_kind(leaf, column[0], f"client {i}: {name}", "client 0")
-        joined.append(np.concatenate(column, dtype=kept, casting="unsafe"))
-    return _sealed(shape, joined), sizes
+        whole = joined(column) if mapped and kept == column[0].dtype else None
+        if whole is not None:
+            check_file(whole, f"data: {name}")  # type: ignore[arg-type]
+        together.append(np.concatenate(column, dtype=kept, casting="unsafe") if whole is None else whole)
+    return _sealed(shape, together), sizes
 
 
 def deal(rows: Tree, parts: Sequence[Any]) -> tuple[Tree, Ints]:
-    """Rows of one tree, dealt to clients by their indices: those of client 0 first, and how many each client has."""
+    """Rows of one tree, dealt to clients by their indices: those of client 0 first, and how many each client has.
+
+    Memory-mapped rows that lie client after client already stay where they are.
+    """
     if not len(parts):
         raise InputError("no clients: parts is empty; give a list with one array of row indices per client")
     names = leaf_names(rows)
@@ -68,11 +78,16 @@ def deal(rows: Tree, parts: Sequence[Any]) -> tuple[Tree, Ints]:
     total = _num_rows(leaves, names, "rows")
     indices = [_indices(part, i, total) for i, part in enumerate(parts)]
     order = np.concatenate(indices)
-    dealt = []
+    in_order = bool((np.diff(order) == 1).all())
+    dealt: list[Array] = []
     for leaf, name in zip(leaves, names, strict=True):
         kept = _kept(leaf, f"rows: {name}")
+        if is_mapped(leaf) and in_order and kept == leaf.dtype:
+            check_file(leaf, f"rows: {name}")
+            dealt.append(leaf[order[0] : order[-1] + 1])
+            continue
         _check_range(leaf, kept, f"rows: {name}")
-        dealt.append(np.take(leaf, order, axis=0).astype(kept, copy=False))
+        dealt.append(np.take(np.asarray(leaf), order, axis=0).astype(kept, copy=False))
     return _sealed(jax.tree.structure(rows), dealt), np.array([len(part) for part in indices], dtype=np.int64)
 
 
@@ -98,19 +113,29 @@ def check_finite(rows: Tree, offsets: Ints | None, what: str = "test") -> None:
     for name, leaf in zip(leaf_names(rows), jax.tree.leaves(rows), strict=True):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             continue
-        with np.errstate(all="ignore"):
-            if np.isfinite(leaf.sum()):  # one pass without a temporary; only a sum that is not finite is looked into
-                continue
-        bad = ~np.isfinite(leaf.reshape(len(leaf), -1)).all(axis=1)
-        if not bad.any():
+        row = _first_not_finite(leaf)
+        if row is None:
             continue
-        row = int(np.argmax(bad))
         values = leaf[row].ravel()
         value = float(values[~np.isfinite(values)][0])
         if offsets is not None:
             client = int(np.searchsorted(offsets, row, side="right")) - 1
             what, row = f"client {client}", row - int(offsets[client])
         raise InputError(f"{what}: {name} holds {value} in row {row}; repair such rows or leave them out")
+
+
+def _first_not_finite(leaf: Array) -> int | None:
+    """The first row with a number that is not finite."""
+    begin = 0
+    for block in blocks(leaf):
+        with np.errstate(all="ignore"):
+            fine = np.isfinite(block.sum())  # one pass without a temporary; only a sum that is not is looked into
+        if not fine:
+            bad = ~np.isfinite(block.reshape(len(block), -1)).all(axis=1)
+            if bad.any():
+                return begin + int(np.argmax(bad))
+        begin += len(block)
+    return None
 
 
 def leaf_names(tree: Tree) -> list[str]:
@@ -141,6 +166,8 @@ def _outline(tree: Tree) -> str:
 
 
 def _array(leaf: object, where: str, name: str) -> Array:
+    if is_mapped(leaf):
+        return leaf
     try:
         return np.asarray(leaf)
     except Exception as error:

@@ -40,6 +40,8 @@ _STALE = 10.0
 """Mean staleness from which its axis is logarithmic above 1."""
 _ONE_TWO_FIVE = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
 _MARKED = 30
+_POINTS = 10_000
+"""Clients that a line goes through, at most."""
 """Clients up to which each has a mark."""
 
 
@@ -134,11 +136,13 @@ def _by_client(
         if len(values) != len(means):  # of those who stay, where some leave for good
             means = one.run.after_last_change.times.mean_time
         order = np.argsort(means, kind="stable")
+        if len(order) > _POINTS:  # evenly spread, the ends among them
+            order = order[np.linspace(0, len(order) - 1, _POINTS).astype(np.int64)]
         marker = "o" if len(means) <= _MARKED else None
         look: dict[str, Any] = {"color": ink[one.scheme.label], "linewidth": 1.5, "marker": marker, "markersize": 3.5}
         axes.plot(means[order], values[order], zorder=3, **look)
-        drawn.append(values)
-        at.append(means)
+        drawn.append(values[order])
+        at.append(means[order])
     values = np.concatenate(drawn)
     scale(axes, "y", values[np.isfinite(values)], logarithmic=True)
     scale(axes, "x", np.concatenate(at), logarithmic=True)

@@ -16,6 +16,7 @@ from fedtempo.clock.times import ClientTimes
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.problems.batch_mean import check_batch_mean
+from fedtempo.problems.mapped import any_mapped
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import AsyncFedAvg, Scheme
 from fedtempo.training.robust_rules import RobustRule
@@ -243,6 +244,13 @@ def engine_name(given: EngineName, problem: Problem) -> EngineName:
             f"engine: 'torch' runs PyTorch modules, and {problem.name} is made of JAX functions; use 'auto', or "
             "ft.torch.problem"
         )
+    if any_mapped(problem.rows):
+        if chosen == "waves":
+            raise InputError(
+                "engine: 'waves' needs all rows on the device, and those of this problem stay on disk; use 'events', "
+                "or read them into memory with np.array"
+            )
+        return "events" if chosen == "auto" else chosen
     if chosen == "auto":
         return "events" if jax.default_backend() == "cpu" else "waves"
     return chosen

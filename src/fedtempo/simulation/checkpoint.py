@@ -2,7 +2,7 @@
 
     study.json       the configuration, with a format number and the problem's fingerprint
     units/0003.npz   a unit: its measures; while unfinished also its state, to go on from
-    history.nc       the measures of all runs
+    history.nc       the measures of all runs; of one of several jobs, history.3-of-8.nc (shares.py)
     track/           what sinks write, where a command puts them (`--track`)
     parts/02/        a study that is a part of this one: of another problem, other times, other rates
 
@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.errors import DataMissing, InputError, ResultsConflict
-from fedtempo.files import make_folder, remove, remove_unfinished, write_text, write_whole
+from fedtempo.files import make_folder, remove, remove_unfinished, write_first, write_whole
 
 FORMAT = 1
+WHOLE = "history.nc"
 TRACK = "track"
 """The folder of sinks, in that of a study or of a run."""
 
@@ -34,20 +35,32 @@ class Folder:
     """Where a study keeps its results."""
 
     def __init__(
-        self, path: Path, description: Mapping[str, Any] | None = None, before: Callable[[], None] | None = None
+        self,
+        path: Path,
+        description: Mapping[str, Any] | None = None,
+        before: Callable[[], None] | None = None,
+        *,
+        measures: str = WHOLE,
     ) -> None:
         """`description`: JSON to keep beside the configuration, so that a command can make the study again.
 
-        `before` is called when the study begins, before anything is written.
+        `before` is called when the study begins, before anything is written. `measures`: the file for them; where it is
+        not the whole study's, other jobs write to the same folder.
         """
         self.path = path
         self._description = description
         self._before = before
+        self._measures = measures
 
     @property
     def history(self) -> Path:
         """The file with the measures."""
-        return self.path / "history.nc"
+        return self.path / self._measures
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other jobs write to the same folder."""
+        return self._measures != WHOLE
 
     @property
     def track(self) -> Path:
@@ -56,7 +69,7 @@ class Folder:
 
     def part(self, number: int, before: Callable[[], None] | None = None) -> Folder:
         """The folder of a study that is a part of this one."""
-        return Folder(self.path / "parts" / f"{number:02d}", before=before)
+        return Folder(self.path / "parts" / f"{number:02d}", before=before, measures=self._measures)
 
     @property
     def _study(self) -> Path:
@@ -84,7 +97,7 @@ class Folder:
         return None
 
     def _unfinished(self, path: Path) -> bool:
-        """Whether a path is what a process that was killed in `begin` leaves."""
+        """Whether a path is what a process that was killed in `begin`, or another job there, leaves."""
         if path.name == "units":
             return path.is_dir() and all(half.name.startswith(".") for half in path.iterdir())
         return path.name.startswith(f".{self._study.name}.")
@@ -95,17 +108,17 @@ class Folder:
             self._before()
         try:
             make_folder(self.path / "units")
-            remove_unfinished(self.path, self._study.name)
-            remove_unfinished(self.path, self.history.name)
-            remove_unfinished(self.path / "units")
+            if not self.is_shared:  # else they may be another job's, which is at it
+                remove_unfinished(self.path, self._study.name)
+                remove_unfinished(self.path, self.history.name)
+                remove_unfinished(self.path / "units")
         except OSError as error:
             raise InputError(f"{self.path}: cannot make this folder ({error.strerror}); choose another") from None
         if not self._study.is_file():
             document = {"format": FORMAT, "configuration": configuration, "layout": layout}
             if self._description is not None:
                 document["description"] = dict(self._description)
-            text = json.dumps(document, indent=2)
-            write_text(self._study, text)
+            write_first(self._study, json.dumps(document, indent=2))
 
     def holds_a_study(self) -> bool:
         """Whether there is one."""
@@ -113,9 +126,12 @@ class Folder:
 
     def finished(self) -> bool:
         """Whether the study that is there has come to its end."""
-        from fedtempo.simulation.history.history import History
+        from fedtempo.simulation.shares import study_in
 
-        return self.history.is_file() and History.load(self.history).finished
+        try:
+            return study_in(self.path)[0].finished
+        except DataMissing:
+            return False
 
     def step(self) -> str:
         """The server's step of the study that is there; those of 0.6 do not name it."""
@@ -162,7 +178,7 @@ class Folder:
             if self.track.is_dir():
                 shutil.rmtree(self.track)
             remove(*(self.path / "units").glob("*.npz"))
-            remove(self.history)
+            remove(*self.path.glob("history.*nc"))
             remove(self._study)
         except OSError as error:
             raise InputError(

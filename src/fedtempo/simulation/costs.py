@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
 from fedtempo.grid import Value
+from fedtempo.problems.mapped import is_mapped
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.session import UnitSpec
 from fedtempo.simulation.engine.task import Task, Version
@@ -62,7 +63,7 @@ class Memory:
 def estimate(specs: Sequence[UnitSpec], machines: Sequence[Machine], threads: int) -> Memory:
     """What `threads` units at a time will take, beside the data and the results."""
     problem = machines[0].problem
-    data = sum(np.asarray(x).nbytes for x in jax.tree.leaves((problem.rows, problem.test)))
+    data = sum(np.asarray(x).nbytes for x in jax.tree.leaves((problem.rows, problem.test)) if not is_mapped(x))
     versions, batches, results = [], [], 0
     for spec in specs:
         unit = spec.unit
@@ -72,7 +73,7 @@ def estimate(specs: Sequence[UnitSpec], machines: Sequence[Machine], threads: in
         rows = job.steps * (job.batch_size or 0)
         width = sum(int(np.prod(x.shape[1:])) * x.itemsize for x in jax.tree.leaves(problem.rows))
         drawn = spec.capacity * len(unit.seeds) * rows * 12 + (job.batch_size or 256) * len(unit.seeds) * width
-        batches.append(drawn + machine.measure_bytes(runs))
+        batches.append(drawn + machine.measure_bytes(runs) + machine.rows_bytes(spec.capacity, len(unit.seeds)))
         clients = problem.num_clients if spec.per_client else 0
         measures = 4 + len(problem.metrics) + (problem.test is not None) + clients
         results += runs * (8 * spec.points * measures + machine.model_bytes) + 16 * spec.points

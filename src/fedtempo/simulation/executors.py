@@ -33,19 +33,24 @@ from concurrent.futures import (
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from fedtempo.errors import FedtempoError, InputError, WorkersLost, in_one_line
+from fedtempo.errors import InputError, WorkersLost, in_one_line
+from fedtempo.problems.problem import Problem
 from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.ledger import POLL_SECONDS, Ledger, Table
 from fedtempo.simulation.unit_runner import Interrupts, noted
-from fedtempo.simulation.worker import SMALL, Desk, Order, Packed, Report, packed, work
+from fedtempo.simulation.worker import Desk, Order, Packed, Report, Sent, packed_problem, packed_study, work
 
 if TYPE_CHECKING:
     from fedtempo.simulation.study import Study
 
 DEATHS = 3
 """So often a unit may end its worker before it is given up."""
+SMALL = 1 << 16
+"""Bytes of a problem that goes with every order."""
 SIGN_SECONDS = 5.0
 LAST_SECONDS = 90.0
 """So long workers that are asked to save and end may take."""
@@ -67,16 +72,28 @@ class Pool:
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Give it to a process."""
-        try:
-            return self._executor.submit(function, *args)
-        except BrokenProcessPool:
-            self._executor.shutdown(wait=False)
-            self._executor = self._made()
-            return self._executor.submit(function, *args)
+        with _without_main():
+            try:
+                return self._executor.submit(function, *args)
+            except BrokenProcessPool:
+                self._executor.shutdown(wait=False)
+                self._executor = self._made()
+                return self._executor.submit(function, *args)
 
     def close(self) -> None:
         """End the processes."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that start inside do not run the user's script again: what they need of it comes with the study."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _begin_process(path: list[str]) -> None:
@@ -120,18 +137,87 @@ def workers_of(executor: object, workers: Any) -> Iterator[Executor | Pool | Non
         pool.close()
 
 
+class Sender:
+    """Gives orders to an executor; a problem of many bytes travels to a worker once.
+
+    An order without it comes back from a worker that does not have it. The first to come back from a worker is given
+    again with the problem, and what else had been given before that without: it finds the problem there.
+    """
+
+    def __init__(self, executor: Executor | Pool) -> None:
+        self.executor = executor
+        self._deaths: dict[object, int] = {}
+        self._given: WeakKeyDictionary[Future[Any], int] = WeakKeyDictionary()
+        """When an order was given, counted in orders."""
+        self._orders = 0
+        self._problem_at: dict[str, int] = {}
+        """When a problem was last sent for a worker."""
+
+    def sent(self, study: Packed, problem: Problem, *, with_problem: bool = False) -> Sent:
+        """A study for an order."""
+        packed = packed_problem(problem)
+        goes = with_problem or len(packed.content) <= SMALL
+        return Sent(study.content, packed.key, packed.content if goes else None, os.getcwd())
+
+    def submit(self, function: Callable[[Any], Any], order: object) -> Future[Any]:
+        """Give it away."""
+        try:
+            task = self.executor.submit(function, order)
+        except Exception as error:
+            raise self.lost(error) from None
+        self._orders += 1
+        self._given[task] = self._orders
+        return task
+
+    def is_missing(self, task: Future[Any], worker: str) -> bool:
+        """Whether the problem is to go along, now that an order has come back from a worker without it."""
+        if self._given[task] < self._problem_at.get(worker, 0):
+            return False
+        self._problem_at[worker] = self._orders + 1
+        return True
+
+    def result(self, task: Future[Any], unit: object, *, begun: bool = True) -> Any:
+        """What has come of an order; None where the process has died, and it is to be given again.
+
+        All orders that were out have died with it, since nobody knows whose fault it was; those that had `begun` are
+        counted.
+        """
+        try:
+            return task.result()
+        except BrokenExecutor as error:
+            if not isinstance(self.executor, Pool):
+                raise self.lost(error) from None
+            self._deaths[unit] = self._deaths.get(unit, 0) + begun
+            if self._deaths[unit] < DEATHS:
+                return None
+            raise WorkersLost(
+                f"workers: the same work has ended its process {DEATHS} times, perhaps for want of memory; what was "
+                "saved is kept; give fewer workers, fewer seeds or rates, or a smaller model"
+            ) from None
+        except CancelledError as error:
+            raise self.lost(error) from None
+
+    def lost(self, error: BaseException) -> WorkersLost:
+        """What it means that nothing can be given to the executor, or comes back."""
+        closed = isinstance(error, RuntimeError) and "shutdown" in str(error)
+        what = "it is closed" if closed else f"its workers, or what leads them, are gone ({in_one_line(error)})"
+        return WorkersLost(
+            f"executor: {what}; what was saved is kept, and the same call goes on from there: give it an executor "
+            "that works, or none to go on in this process"
+        )
+
+
 class ExecutorRunner:
     """Runs the units of a study by an executor."""
 
-    def __init__(self, ledger: Ledger, study: Study, layout: int, executor: Executor | Pool) -> None:
-        self._ledger, self._executor = ledger, executor
-        self._packed: Packed = packed(study, layout)
-        self._given_away = len(self._packed.content) <= SMALL
-        """Whether every order may carry the study."""
+    def __init__(self, ledger: Ledger, study: Study, splits: int, executor: Executor | Pool) -> None:
+        self._ledger, self._sender = ledger, Sender(executor)
+        self._packed, self._problem = packed_study(study, splits), study.problem
         self._shared = True
         """Whether workers have seen the study's folder, as far as is known."""
+        self._where = {spec.unit.number: k for k, spec in enumerate(ledger.units.specs)}
+        """By a unit's number in the study, its place in the ledger."""
         self._out: dict[Future[Report], Order] = {}
-        self._deaths: dict[int, int] = {}
         self._updates = [0] * len(ledger.units.specs)
         """By unit, of orders that are done."""
         self._told_at: dict[int, int] = {}
@@ -150,8 +236,6 @@ class ExecutorRunner:
                         raise KeyboardInterrupt
                     self._look()
                 self._ledger.look(last=True)
-            except (CancelledError, BrokenExecutor) as error:
-                raise self._lost(error) from None
             except BaseException:
                 interrupts.came = False
                 self._end(interrupts)
@@ -166,9 +250,10 @@ class ExecutorRunner:
         folder = kept if kept is not None else Folder(path)
         if kept is None:
             (path / "units").mkdir()
-        for left in path.glob(f"{DESK}*"):  # of a process that was killed: its workers, if there are any, end
+        mine = f"{DESK}{folder.history.stem}."
+        for left in path.glob(f"{mine}????????"):  # of a process that was killed: its workers, if there are any, end
             Desk(left).close()
-        desk = Desk(path / f"{DESK}{secrets.token_hex(4)}")
+        desk = Desk(path / f"{mine}{secrets.token_hex(4)}")
         desk.open()
         try:
             yield folder, desk
@@ -184,47 +269,35 @@ class ExecutorRunner:
             if not self._ledger.is_finished(k):
                 self._order(k)
 
-    def _order(self, k: int, *, with_study: bool = False) -> None:
+    def _order(self, k: int, *, with_problem: bool = False) -> None:
         """Order a unit, from where it was saved."""
         saved = None if self._shared else self._folder.read_unit(self._ledger.units.specs[k].unit.number)
-        content = self._packed.content if self._given_away or with_study else None
         order = Order(
-            key=self._packed.key,
-            content=content,
-            path=os.getcwd(),
-            unit=k,
+            sent=self._sender.sent(self._packed, self._problem, with_problem=with_problem),
+            unit=self._ledger.units.specs[k].unit.number,
             attempt=secrets.token_hex(8),
             folder=str(self._folder.path.absolute()) if self._shared else None,
             desk=str(self._desk.path.absolute()),
             saved=saved,
             save_every=self._ledger.save_every,
         )
-        try:
-            task = self._executor.submit(work, order)
-        except FedtempoError:
-            raise
-        except Exception as error:
-            raise self._lost(error) from None
-        self._out[task] = order
+        self._out[self._sender.submit(work, order)] = order
 
     def _hear(self, done: set[Future[Report]]) -> None:
         """What has come of orders, and what follows from it."""
         for task in done:
             order = self._out.pop(task)
-            try:
-                report = task.result()
-            except BrokenExecutor:
-                if not isinstance(self._executor, Pool):
-                    raise
-                self._died(order)
-                continue
-            self._heard(order, report)
+            begun = not self._shared or self._desk.is_begun(order.unit, order.attempt)
+            report = self._sender.result(task, order.unit, begun=begun)
+            k = self._where[order.unit]
+            if report is None:
+                self._order(k)
+            elif report.ending == "no problem":
+                self._order(k, with_problem=self._sender.is_missing(task, report.worker))
+            else:
+                self._heard(k, order, report)
 
-    def _heard(self, order: Order, report: Report) -> None:
-        k = order.unit
-        if report.ending == "no study":
-            self._order(k, with_study=True)
-            return
+    def _heard(self, k: int, order: Order, report: Report) -> None:
         if report.ending == "no folder":
             self._shared = False
             self._order(k)
@@ -235,20 +308,8 @@ class ExecutorRunner:
         if report.unit is not None:
             self._folder.write_unit(self._ledger.units.specs[k].unit.number, report.unit)
         self._recall(k)
-        if not self._ledger.is_finished(k) and all(other.unit != k for other in self._out.values()):
+        if not self._ledger.is_finished(k) and all(other.unit != order.unit for other in self._out.values()):
             self._order(k)
-
-    def _died(self, order: Order) -> None:
-        """A process has died, and all orders that were out are lost: nobody knows whose fault it was."""
-        if self._desk.is_begun(order.unit, order.attempt):
-            self._deaths[order.unit] = self._deaths.get(order.unit, 0) + 1
-        if self._deaths.get(order.unit, 0) >= DEATHS:
-            raise WorkersLost(
-                f"unit {self._ledger.units.specs[order.unit].unit.number} has ended its process {DEATHS} times, "
-                f"perhaps for want of memory; {self._kept}; give fewer workers, fewer seeds or rates, or a smaller "
-                "model"
-            )
-        self._order(order.unit)
 
     # -- in between
 
@@ -264,11 +325,11 @@ class ExecutorRunner:
 
     def _see(self, order: Order) -> None:
         """How far a unit is, as its worker has told by a file."""
-        k = order.unit
-        at = self._desk.told_at(k)
+        k = self._where[order.unit]
+        at = self._desk.told_at(order.unit)
         if at in (0, self._told_at.get(k)):
             return
-        found = self._desk.read(k, order.attempt)
+        found = self._desk.read(order.unit, order.attempt)
         if found is None:
             return
         self._told_at[k] = at
@@ -290,7 +351,7 @@ class ExecutorRunner:
         until = time.monotonic() + LAST_SECONDS
         while self._out and time.monotonic() < until and not interrupts.came:
             for task in wait(self._out, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
-                self._recall(self._out.pop(task).unit)
+                self._recall(self._where[self._out.pop(task).unit])
 
     def _recall(self, k: int) -> None:
         """What a unit has saved."""
@@ -298,18 +359,3 @@ class ExecutorRunner:
         self._ledger.tables.pop(k, None)
         if saved is not None:
             self._ledger.note(k, saved)
-
-    @property
-    def _kept(self) -> str:
-        folder = self._ledger.folder
-        if folder is None:
-            return "nothing is kept, since the study has no folder"
-        return f"what was saved is kept in {folder.path}, and goes on from there"
-
-    def _lost(self, error: BaseException) -> WorkersLost:
-        why = in_one_line(error)
-        closed = isinstance(error, RuntimeError) and "shutdown" in str(error)
-        what = "it is closed" if closed else f"its workers, or what leads them, are gone ({why})"
-        return WorkersLost(
-            f"executor: {what}; {self._kept}: give an executor that works, or none to go on in this process"
-        )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,18 +22,23 @@ import numpy as np
 
 from fedtempo.clock.times import Floats
 from fedtempo.grid import RATE
+from fedtempo.problems.problem import Problem
 from fedtempo.simulation.costs import Traffic, check_memory, estimate
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, numerics
-from fedtempo.simulation.engine.session import Session, UnitSpec
-from fedtempo.simulation.ledger import POLL_SECONDS
+from fedtempo.simulation.engine.session import Session, Snapshot, UnitSpec
+from fedtempo.simulation.executors import Pool, Sender
+from fedtempo.simulation.ledger import POLL_SECONDS, Table
 from fedtempo.simulation.unit_runner import cores, noted
 from fedtempo.simulation.units import units_of
+from fedtempo.simulation.worker import Packed, Stretch, Stretched, packed_study, train
 
 if TYPE_CHECKING:
     from fedtempo.simulation.study import Study
 
 
+STRETCH_SECONDS = 5.0
+"""So long a worker trains a lane before it gives it back, about."""
 _PIECE = 1 << 10
 """Events of a piece on an accelerator, at most."""
 _SMALL = 1 << 20
@@ -72,74 +77,120 @@ class _Lane:
     alone: bool
     """Whether no other lane may go at the same time: its engine has threads of its own, or a device."""
     runs: list[list[Run]]
-    """[runs][seeds] of the session."""
+    """[runs][seeds] that go on."""
     padded: bool
     """Whether a program for another number of runs costs more than some idle ones."""
+    packed: Packed | None
+    """The study, where workers train."""
+    problem: Problem
+    places: list[int] = field(init=False)
+    """Of the runs that go on, in the unit."""
     session: Session | None = None
+    saved: tuple[tuple[int, ...], Snapshot] | None = None
+    """Where workers train: what they have given back, and of which runs by their places."""
     updates: int = 0
     """Client updates so far, over its runs."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.places = list(range(len(self.runs)))
 
     def train(self, point: int, stop: threading.Event) -> None:
         """Up to a measuring point, or a stop."""
         with numerics(self.dtype):
             if self.session is None:
-                self.session = Session(self.spec, self.machine)
+                self.session = Session(self.spec.narrowed(self.places), self.machine)
                 self._narrow(range(len(self.runs)))
             going = self.session
-            while not self.is_at(point) and not stop.is_set():
+            while not going.is_at(point) and not stop.is_set():
                 piece = going.piece()
-                self.updates += going.train(piece, point - 1) * len(self.runs) * len(going.spec.unit.seeds)
+                self._count(going.train(piece, point - 1))
                 going.measure(piece)
+
+    def stretch(self, point: int, sender: Sender, seconds: float, *, with_problem: bool = False) -> Future[Stretched]:
+        """Let a worker train it up to a measuring point, or for a while."""
+        assert self.packed is not None
+        runs = tuple(self._wide(self.places))
+        before, saved = self.saved or (tuple(self.places), None)
+        sent = sender.sent(self.packed, self.problem, with_problem=with_problem)
+        number, spec = self.spec.unit.number, self.spec
+        return sender.submit(
+            train, Stretch(sent, number, spec.times, spec.capacity, before, runs, saved, point, seconds)
+        )
+
+    def take(self, trained: Stretched) -> None:
+        """What a worker has given back."""
+        assert trained.unit is not None
+        self.saved = tuple(self._wide(self.places)), trained.unit
+        self._count(trained.events)
+
+    def _count(self, events: int) -> None:
+        self.updates += events * len(self.runs) * len(self.spec.unit.seeds)
 
     def is_at(self, point: int) -> bool:
         """Whether so many points are measured, or all of its runs have diverged."""
-        going = self.session
-        return going is not None and (going.recorder.points_done >= point or going.finished)
+        if self.saved is not None:
+            return int(self.saved[1]["points_done"]) >= point or bool(self.saved[1]["finished"])
+        return self.session is not None and self.session.is_at(point)
 
     def narrow(self, wanted: set[Run]) -> bool:
         """Keep the runs that are wanted; whether there are any."""
         kept = [k for k, runs in enumerate(self.runs) if any(run in wanted for run in runs)]
         if kept and len(kept) < len(self.runs):
-            self.runs = [self.runs[k] for k in kept]
-            if self.session is None:
-                self.spec = self.spec.narrowed(kept)
-            else:
+            self.runs, self.places = [self.runs[k] for k in kept], [self.places[k] for k in kept]
+            if self.session is not None:
                 with numerics(self.dtype):
                     self._narrow(kept)
         return bool(kept)
 
     def _narrow(self, kept: Sequence[int]) -> None:
-        """Go on with some of the runs; the last is doubled until their number is one for which programs are there."""
+        """Go on with some of the runs."""
         assert self.session is not None
+        wide = self._wide(kept)
+        if wide != list(range(len(self.session.spec.unit.runs))):
+            self.session.narrow(wide)
+
+    def _wide(self, kept: Sequence[int]) -> list[int]:
+        """The last is doubled until their number is one for which programs are there."""
         width = _width(len(kept)) if self.padded else len(kept)
-        padded = [*kept, *[kept[-1]] * (width - len(kept))]
-        if padded != list(range(len(self.session.spec.unit.runs))):
-            self.session.narrow(padded)
+        return [*kept, *[kept[-1]] * (width - len(kept))]
+
+    def _table(self) -> tuple[Table, Sequence[int]] | None:
+        """What is measured, and where in it the runs are that go on."""
+        if self.saved is not None:
+            places, unit = self.saved
+            return Table.of(unit), [places.index(place) for place in self.places]
+        if self.session is None:
+            return None
+        recorder = self.session.recorder
+        return Table(recorder.points_done, recorder.table, recorder.diverged), range(len(self.runs))
 
     def found(self) -> dict[Run, Trained]:
         """What its runs have measured."""
-        if self.session is None:
+        there = self._table()
+        if there is None:
             return {}
-        recorder, times = self.session.recorder, np.array([float(t) for t in self.spec.times])
-        counts = {name: recorder.table[name].astype(np.float64) for name in ("rounds", "updates")}
+        table, columns = there
+        times = np.array([float(t) for t in self.spec.times])
+        counts = {name: table.columns[name].astype(np.float64) for name in ("rounds", "updates")}
         for values in counts.values():
-            values[recorder.points_done :] = np.nan
+            values[table.points :] = np.nan
         traffic = self.traffic.totals(counts["updates"], counts["rounds"])
         shared = {**counts, "bytes": traffic["bytes_up"] + traffic["bytes_down"]}
         out: dict[Run, Trained] = {}
-        for r, runs in enumerate(self.runs):
+        for r, runs in zip(columns, self.runs, strict=True):
             for s, run in enumerate(runs):
-                own = {name: table[:, s, r] for name, table in recorder.table.items() if name not in counts}
-                diverged = bool(recorder.diverged[s, r] >= 0)
-                out[run] = Trained(times, {**own, **shared}, recorder.points_done, diverged)
+                own = {name: values[:, s, r] for name, values in table.columns.items() if name not in counts}
+                diverged = bool(table.diverged[s, r] >= 0)
+                out[run] = Trained(times, {**own, **shared}, table.points, diverged)
         return out
 
 
 class Field:
     """Runs of one or several studies of a problem."""
 
-    def __init__(self) -> None:
+    def __init__(self, executor: Executor | Pool | None = None) -> None:
+        """`executor`: whose workers train, in the place of this process."""
+        self._sender = None if executor is None else Sender(executor)
         self._lanes: list[_Lane] = []
         self._updates_before = 0
         self.found: dict[Run, Trained] = {}
@@ -162,6 +213,7 @@ class Field:
         check_memory(needed)
         self.memory = max(self.memory, needed.total)
         entered: list[Run] = []
+        packed = None if self._sender is None else packed_study(study, 1)
         for spec in units.specs:
             label = study.schemes[spec.unit.scheme].label
             runs = [
@@ -176,7 +228,7 @@ class Field:
                 spec = replace(spec, capacity=min(spec.capacity, _PIECE))
             machine = units.machines[spec.unit.machine]
             padded = study.engine != "torch" and machine.model_bytes <= _SMALL
-            self._lanes.append(_Lane(spec, machine, study.dtype, traffic, alone, runs, padded))
+            self._lanes.append(_Lane(spec, machine, study.dtype, traffic, alone, runs, padded, packed, study.problem))
             entered += [run for of_seeds in runs for run in of_seeds]
         return entered
 
@@ -197,27 +249,22 @@ class Field:
         going = [lane for lane in self._lanes if any(run in asked for runs in lane.runs for run in runs)]
         for lane in going:
             lane.narrow(asked)
-        stop = threading.Event()
-        threads = 1 if any(lane.alone for lane in going) else cores()
+        longest_first = sorted(going, key=lambda lane: -lane.updates)  # no core is left with a long one
         try:
-            with noted() as interrupts, ThreadPoolExecutor(threads, thread_name_prefix="fedtempo") as pool:
-                tasks = [pool.submit(lane.train, point, stop) for lane in _longest_first(going)]
-                try:
-                    running = set(tasks)
-                    while running:
-                        done, running = wait(running, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
-                        for task in done:
-                            task.result()
-                        if interrupts.came:
-                            raise KeyboardInterrupt
-                        if deadline is not None and time.monotonic() > deadline:
-                            stop.set()
-                        if tell is not None:
-                            tell()
-                finally:
-                    stop.set()
-                    for task in tasks:
-                        task.cancel()
+            with noted() as interrupts:
+
+                def look() -> bool:
+                    """Whether to go on."""
+                    if interrupts.came:
+                        raise KeyboardInterrupt
+                    if tell is not None:
+                        tell()
+                    return deadline is None or time.monotonic() < deadline
+
+                if self._sender is None:
+                    _in_threads(longest_first, point, look)
+                else:
+                    _by_workers(longest_first, point, look, self._sender)
         finally:
             for lane in going:
                 for run, trained in lane.found().items():
@@ -234,12 +281,47 @@ class Field:
         self._lanes = staying
 
 
+def _in_threads(lanes: Sequence[_Lane], point: int, look: Callable[[], bool]) -> None:
+    """Each lane in a thread, up to a measuring point, or until `look` says to stop."""
+    stop = threading.Event()
+    threads = 1 if any(lane.alone for lane in lanes) else cores()
+    with ThreadPoolExecutor(threads, thread_name_prefix="fedtempo") as pool:
+        tasks = [pool.submit(lane.train, point, stop) for lane in lanes]
+        try:
+            running = set(tasks)
+            while running:
+                done, running = wait(running, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
+                for task in done:
+                    task.result()
+                if not look():
+                    stop.set()
+        finally:
+            stop.set()
+            for task in tasks:
+                task.cancel()
+
+
+def _by_workers(lanes: Sequence[_Lane], point: int, look: Callable[[], bool], sender: Sender) -> None:
+    """The same by workers; each gives its lane back after a while, from where any worker goes on."""
+    out = {lane.stretch(point, sender, STRETCH_SECONDS): lane for lane in lanes if not lane.is_at(point)}
+    goes_on = True
+    while out:
+        for task in wait(out, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
+            lane = out.pop(task)
+            trained: Stretched | None = sender.result(task, id(lane))
+            missing = False
+            if trained is not None and trained.unit is not None:
+                lane.take(trained)
+            elif trained is not None:
+                missing = sender.is_missing(task, trained.worker)
+            if goes_on and not lane.is_at(point):
+                out[lane.stretch(point, sender, STRETCH_SECONDS, with_problem=missing)] = lane
+        if goes_on and not look():
+            goes_on = False
+            for task in [task for task in out if task.cancel()]:
+                del out[task]
+
+
 def _width(runs: int) -> int:
     """The next power of two."""
     return 1 << (runs - 1).bit_length()
-
-
-def _longest_first(lanes: list[_Lane]) -> list[_Lane]:
-    """By what they are about to cost, so that no core is left with a long one at the end."""
-    pace = {id(lane): len(lane.runs) * max(lane.updates // max(len(lane.runs), 1), 1) for lane in lanes}
-    return sorted(lanes, key=lambda lane: -pace[id(lane)])

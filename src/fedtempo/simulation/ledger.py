@@ -117,7 +117,11 @@ class Ledger:
             saved = self.folder.read_unit(spec.unit.number, state=False) if self.folder is not None else None
             if saved is not None:
                 self.note(k, saved)
-        self._began = sum(count.share for count in self.counts) / len(self.counts)
+        self._began = self._done
+
+    @property
+    def _done(self) -> float:
+        return sum(count.share for count in self.counts) / len(self.counts) if self.counts else 1.0
 
     def note(self, k: int, saved: Snapshot) -> None:
         """A unit has come so far; its state is not kept."""
@@ -155,7 +159,7 @@ class Ledger:
     def progress(self) -> Progress:
         """How far all of them are."""
         return Progress(
-            done=sum(count.share for count in self.counts) / len(self.counts),
+            done=self._done,
             updates=sum(count.updates for count in self.counts),
             seconds=self.seconds,
             units_done=sum(map(self.is_finished, range(len(self.counts)))),

@@ -45,10 +45,11 @@ from fedtempo.simulation.arguments import (
     surrogate_scheme,
     weight_rules,
 )
-from fedtempo.simulation.checkpoint import Folder
+from fedtempo.simulation.checkpoint import WHOLE, Folder
 from fedtempo.simulation.collect import collected
 from fedtempo.simulation.compilation import keep_on_disk
 from fedtempo.simulation.costs import check_memory, estimate
+from fedtempo.simulation.engine.devices import Devices, groups_of
 from fedtempo.simulation.engine.numerics import PRECISIONS, Precision
 from fedtempo.simulation.engine.oracle import reference
 from fedtempo.simulation.engine.program import grid_times
@@ -57,6 +58,7 @@ from fedtempo.simulation.history.history import History
 from fedtempo.simulation.ledger import SAVE_SECONDS, Ledger, Progress
 from fedtempo.simulation.rate_search import at_rates, first_rates, searches
 from fedtempo.simulation.several import run_several
+from fedtempo.simulation.shares import Share
 from fedtempo.simulation.telling import OnMeasure, listeners, listening, on_points
 from fedtempo.simulation.unit_runner import Runner, cores
 from fedtempo.simulation.units import Units, splits_of, units_of
@@ -155,6 +157,8 @@ class How:
     """The names of the problem and of the client times, where the study is one of several."""
     executor: Executor | Pool | None = None
     """None: the threads of this process."""
+    share: Share | None = None
+    """Which units are run, where other jobs run the others."""
 
 
 def simulate(
@@ -184,6 +188,7 @@ def simulate(
     on_measure: OnMeasure | Sequence[OnMeasure] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
+    units: str | None = None,
 ) -> History:
     """Train the problem under every scheme, weight rule, learning rate and seed; returns a history over virtual time.
 
@@ -215,16 +220,21 @@ def simulate(
 
     Units of the study go through the cores of this machine in this process. `workers` is in how many processes
     instead, or `executor` any executor of `concurrent.futures`, as ``client.get_executor()`` of Dask: the bits are the
-    same. docs/scale.md is the guide.
+    same. `units="3/8"` runs an eighth of them, as one of eight jobs that share the checkpoint folder. docs/scale.md is
+    the guide.
     """
     keep_on_disk()
     told = listeners(on_measure)
-    folder = None if checkpoint is None else Folder(Path(checkpoint), description)
+    share = None if units is None else Share.of_text(units)
+    measures = WHOLE if share is None else share.file
+    folder = None if checkpoint is None else Folder(Path(checkpoint), description, measures=measures)
     there = folder if folder is not None and not overwrite and folder.holds_a_study() else None
     work, precision = local_rule(local), one_of("dtype", dtype, PRECISIONS)
     chosen = _engine(engine, there)
     step, some = _step(step, there), some_seeds(seeds, None if there is None else there.seeds())
     save_every = real("save_every", save_every, above=False)
+    if share is not None:
+        _check_share(share, folder, overwrite, searches(work))
     if searches(work) and rates is not None:
         raise InputError("rates: lr='auto' finds the rates itself; leave rates out, or give lr as a list")
     tried = at_rates(work, first_rates(work)) if searches(work) else work
@@ -261,7 +271,14 @@ def simulate(
     }
     _check_folder(folder, problems.values())
     with workers_of(executor, workers) as pool, listening(told):
-        how = How(save_every=save_every, overwrite=overwrite, on_progress=on_progress, listeners=told, executor=pool)
+        how = How(
+            save_every=save_every,
+            overwrite=overwrite,
+            on_progress=on_progress,
+            listeners=told,
+            executor=pool,
+            share=share,
+        )
         if list(studies) == [(None, None)] and not searches(work):
             return run_study(studies[None, None](work), folder, how)
         return run_several(studies, work, folder, run_study, how)
@@ -315,6 +332,18 @@ def _check_folder(folder: Folder | None, problems: Iterable[tuple[EngineName, Pr
         raise InputError("checkpoint: the oracle saves none, since it is for short runs; choose another engine")
 
 
+def _check_share(share: Share, folder: Folder | None, overwrite: bool, searching: bool) -> None:
+    if folder is None:
+        raise InputError(f"units: job {share} leaves its part in a folder that all jobs share; give checkpoint=")
+    if overwrite:
+        raise InputError(f"units: job {share} must not remove what others have done; remove the folder, or leave it")
+    if searching:
+        raise InputError(
+            f"units: which learning rates come next depends on what all jobs find, and job {share} sees its own; give "
+            "the rates as a list, or use workers or an executor"
+        )
+
+
 def _step(given: str | None, there: Folder | None) -> str:
     """The step that is asked for, else that of the study that is there, else the stable one."""
     if given is not None:
@@ -337,7 +366,8 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
     units = units_of(study, layout["blocks"])
     if study.engine == "oracle":
         return _by_oracle(study, units)
-    threads = 1 if study.engine in ("waves", "torch") else min(cores(), len(units.specs))
+    groups = groups_of(study, units.machines, len(units.specs))
+    threads = len(groups) if study.engine in ("waves", "torch") else min(cores(), len(units.specs))
     needed = estimate(units.specs, units.machines, 1 if how.executor is not None else threads)
     log.info("%d runs in %d units, about %s", units.num_runs, len(units.specs), needed)
     check_memory(needed)
@@ -345,9 +375,14 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
         if how.overwrite:
             folder.clear()
         folder.begin(study.configuration(), layout)
+        if folder.is_shared and (first := folder.check(study.configuration())) not in (None, layout):
+            layout = first or layout  # of the job that has begun
+            units = units_of(study, layout["blocks"])
+    if how.share is not None:
+        units = how.share.taken(units)
 
     def so_far() -> History:
-        compiling = sum(machine.compile_seconds for machine in units.machines) + elsewhere()
+        compiling = runner.compile_seconds
         seconds = {"run_seconds": max(0.0, ledger.seconds - compiling), "compile_seconds": compiling}
         found = collected(study, units, ledger.outcomes, seconds)
         if folder is not None:
@@ -368,12 +403,10 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
     ledger.recall()
     runner: Runner | ExecutorRunner
     if how.executor is None:
-        runner = Runner(ledger, study.dtype, threads=None if study.engine == "torch" else threads)
+        devices = Devices(study, units.machines, groups)
+        runner = Runner(ledger, study.dtype, devices, threads=None if study.engine == "torch" else threads)
     else:
         runner = ExecutorRunner(ledger, study, layout["blocks"], how.executor)
-
-    def elsewhere() -> float:
-        return runner.compile_seconds if isinstance(runner, ExecutorRunner) else 0.0
 
     try:
         runner.run()

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+from fedtempo.simulation.engine.devices import Devices
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, numerics
 from fedtempo.simulation.engine.session import Session, Snapshot, UnitSpec
@@ -93,13 +94,18 @@ def run_unit(
 class Runner:
     """Runs units in threads of this process, or one after the other in the one that calls."""
 
-    def __init__(self, ledger: Ledger, dtype: Precision, *, threads: int | None) -> None:
+    def __init__(self, ledger: Ledger, dtype: Precision, devices: Devices, *, threads: int | None) -> None:
         """`threads`: how many units go at once; None: one after the other, in the thread that calls.
 
         PyTorch, whose own threads belong to the one that calls it, is twice as fast so.
         """
-        self._ledger, self._dtype, self._threads = ledger, dtype, threads
+        self._ledger, self._dtype, self._devices, self._threads = ledger, dtype, devices, threads
         self._stop = threading.Event()
+
+    @property
+    def compile_seconds(self) -> float:
+        """Over all threads."""
+        return self._devices.compile_seconds
 
     def run(self) -> None:
         """To the end, or to an interrupt: then every unit is saved where it is, and it is raised."""
@@ -158,8 +164,8 @@ class Runner:
             look()
             return not self._stop.is_set()
 
-        machine = ledger.units.machines[spec.unit.machine]
-        run_unit(spec, machine, self._dtype, saved, save=save, look=seen, save_every=ledger.save_every)
+        with self._devices.machine(spec.unit.machine) as machine:
+            run_unit(spec, machine, self._dtype, saved, save=save, look=seen, save_every=ledger.save_every)
 
 
 def cores() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,16 @@ from fedtempo.clock.times import ClientTimes
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
+from fedtempo.problems.mapped import any_mapped
 from fedtempo.schemes.compensation import Compensated, compensated
 from fedtempo.schemes.named import Scheme
 from fedtempo.schemes.timelines import expected_weights, weights_of
 from fedtempo.simulation.costs import Traffic, traffic_of
+from fedtempo.simulation.engine.devices import num_devices
 from fedtempo.simulation.engine.machine import EventMachine, Machine, OnDevice, WaveMachine
 from fedtempo.simulation.engine.measures import Shares
 from fedtempo.simulation.engine.session import Unit, UnitSpec, room_for
+from fedtempo.simulation.engine.streamed import OnDisk, StreamedMachine
 from fedtempo.simulation.engine.task import SHARE, Task
 from fedtempo.training.client import ClientWork
 from fedtempo.training.server_rules import server_rule
@@ -40,6 +43,8 @@ from fedtempo.weighting.weights import Weights
 
 if TYPE_CHECKING:
     from fedtempo.simulation.study import Study
+
+T = TypeVar("T")
 
 Made = dict[tuple[int, int, int], Compensated]
 """d_i, and in what else clients differ, by (scheme, weight rule, static combination).
@@ -64,11 +69,20 @@ class Units(NamedTuple):
 
 
 def splits_of(study: Study, cores: int) -> int:
-    """Into how many units the runs of a scheme and seed are split, so that every core has work."""
-    if study.engine in ("waves", "torch"):
+    """Into how many units the runs of a scheme and seed are split, so that every core has work, or every device."""
+    if study.engine == "torch":
         return 1
-    units = len(study.schemes) * len(study.seeds) * len(study.static)
-    return max(1, min(-(-cores // units), len(study.rules) * len(study.traced)))
+    places = num_devices(study) if study.engine == "waves" else cores
+    together = [_together(study, scheme) for scheme in study.schemes]
+    units = sum(1 if one else len(study.seeds) for one in together) * len(study.static)
+    runs = len(study.rules) * len(study.traced) * (len(study.seeds) if all(together) else 1)
+    return max(1, min(-(-places // units), runs))
+
+
+def _together(study: Study, scheme: Scheme) -> bool:
+    """Whether seeds go through together: they share a timeline, and the hardware gains from it."""
+    drawn = study.times.random or scheme.waiting.random or bool(scheme.waiting.by_training)
+    return study.engine in ("waves", "torch") and not drawn
 
 
 def units_of(study: Study, splits: int) -> Units:
@@ -82,13 +96,13 @@ def units_of(study: Study, splits: int) -> Units:
         asks = bool(scheme.waiting.by_training)  # then every run has rounds of its own
         runs = [(r, c) for r in _rules(study, scheme) for c in _traced(study, scheme)]
         parts = [part for part in _split(runs, len(runs) if asks else splits) if part]
-        together = study.engine in ("waves", "torch") and not (study.times.random or scheme.waiting.random or asks)
         times = times_under(study, scheme)
-        for seeds in [study.seeds] if together else [(seed,) for seed in study.seeds]:
+        groups = -(-splits // len(parts)) if _together(study, scheme) else len(study.seeds)
+        for seeds in filter(None, _split(study.seeds, groups)):
             config = ClockConfig.of(scheme.waiting, times, study.problem.importance.values, seeds[0])
             for k in range(len(study.static)):
                 for part in parts:
-                    unit = Unit(len(specs), s, k, seeds, tuple(part), task_of[s, k])
+                    unit = Unit(len(specs), s, k, tuple(seeds), tuple(part), task_of[s, k])
                     specs.append(_spec(study, made, shares, machines[unit.machine], unit, config))
     traffic = {pair: _traffic(study, *pair, tasks[number]) for pair, number in task_of.items()}
     return Units(_settled(specs, machines), machines, traffic)
@@ -99,6 +113,9 @@ def _machines(study: Study, tasks: list[Task]) -> list[Machine]:
         from fedtempo.simulation.engine.torch_machine import TorchMachine
 
         return [TorchMachine(study.problem, task, study.dtype, study.local) for task in tasks]
+    if any_mapped(study.problem.rows):
+        on_disk = OnDisk(study.problem, study.dtype)
+        return [StreamedMachine(study.problem, task, study.dtype, on_disk) for task in tasks]
     rows = OnDevice(study.problem, study.dtype)
     machine_class = WaveMachine if study.engine == "waves" else EventMachine
     return [machine_class(study.problem, task, study.dtype, rows) for task in tasks]
@@ -213,7 +230,7 @@ def _traced(study: Study, scheme: Scheme) -> list[int]:
     return [c for c, numbers in enumerate(study.traced) if rates is None or numbers.get(RATE) in rates]
 
 
-def _split(runs: list[tuple[int, int]], splits: int) -> list[list[tuple[int, int]]]:
+def _split(runs: Sequence[T], splits: int) -> list[Sequence[T]]:
     """Parts of nearly equal size."""
     edges = [len(runs) * k // splits for k in range(splits + 1)]
     return [runs[a:b] for a, b in pairwise(edges)]

@@ -1,9 +1,9 @@
 """A unit of a study in another process or on another machine: what it is told, what it does, what it gives back.
 
-    Order   which unit of which study, where to keep it, or from where to go on
-    Report  how it ended, and where no folder is shared, the unit as it then was
+    Order → Report       a unit to its end; where no folder is shared, for a while, and what it then was
+    Stretch → Stretched  some runs of a unit up to a measuring point, as a race asks for them
 
-A study comes as bytes once: `work` keeps the last ones by their digests, and says so when it does not have one. A
+A problem comes as bytes once: a worker keeps the last ones by their digests, and says so when it does not have one. A
 worker that sees the study's folder saves there itself, and tells how far it is by a small file beside it. One that does
 not see it trains for `save_every` seconds at a time and gives the unit back, from which any worker goes on.
 
@@ -17,24 +17,28 @@ import hashlib
 import io
 import os
 import pickle
+import platform
 import secrets
-import socket
 import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from fedtempo.errors import InputError, in_one_line
 from fedtempo.files import storage_errors
+from fedtempo.problems.problem import Problem
 from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.compilation import keep_on_disk
+from fedtempo.simulation.engine.numerics import numerics
 from fedtempo.simulation.engine.session import Session, Snapshot
 from fedtempo.simulation.unit_runner import run_unit
 from fedtempo.simulation.units import Units, units_of
@@ -46,30 +50,29 @@ LIVE_SECONDS = 1.0
 """How often a worker tells how far it is, by a file."""
 GONE_SECONDS = 120.0
 """After so long without a sign of the one who gives the orders a worker saves its unit and ends."""
-HELD = 2
-"""Studies that a worker keeps, at most."""
-SMALL = 1 << 16
-"""Bytes of a study that goes with every order."""
+HELD = 4
+"""Studies that a worker keeps, and problems, at most."""
 
-Ending = Literal["finished", "stopped", "no study", "no folder", "taken over"]
+Ending = Literal["finished", "stopped", "no problem", "no folder", "taken over"]
 
 
-class Packed(NamedTuple):
-    """A study as bytes, and their digest."""
+class Sent(NamedTuple):
+    """A study on its way to a worker."""
 
+    study: bytes
+    """Without its problem, and into how many units its runs are split."""
     key: str
-    content: bytes
+    """Of the problem."""
+    problem: bytes | None
+    """None where the worker may have it already."""
+    path: str
+    """A folder in which modules are found that the study names."""
 
 
 class Order(NamedTuple):
-    """One unit to be trained, or to go on with."""
+    """One unit of a study to be trained, or to go on with."""
 
-    key: str
-    """Of the study."""
-    content: bytes | None
-    """The study; None where the worker may have it already."""
-    path: str
-    """A folder from which modules are imported that the study names."""
+    sent: Sent
     unit: int
     """Its place in the units of the study."""
     attempt: str
@@ -93,17 +96,75 @@ class Report(NamedTuple):
     """Where no folder is shared: the unit, with its state if it is not finished."""
 
 
-def packed(study: Study, layout: int) -> Packed:
-    """A study for workers; what cannot be sent is said, and how it can."""
+class Stretch(NamedTuple):
+    """Some runs of a unit to be trained up to a measuring point, or for a while."""
+
+    sent: Sent
+    unit: int
+    times: tuple[Fraction, ...]
+    """When they are measured."""
+    capacity: int
+    before: tuple[int, ...]
+    """The runs, by their places in the unit, that `saved` is of."""
+    runs: tuple[int, ...]
+    """Those that go on."""
+    saved: Snapshot | None
+    point: int
+    seconds: float
+
+
+class Stretched(NamedTuple):
+    """What has come of a stretch."""
+
+    worker: str
+    events: int
+    unit: Snapshot | None
+    """None: the problem is missing."""
+
+
+# -- sending
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A thing as bytes, and their digest."""
+
+    key: str
+    content: bytes
+
+
+_packed: WeakKeyDictionary[Problem, Packed] = WeakKeyDictionary()
+
+
+def packed_problem(problem: Problem) -> Packed:
+    """A problem for workers; what cannot be sent is said, and how it can."""
+    found = _packed.get(problem)
+    if found is None:
+        found = _packed[problem] = _as_bytes(
+            problem,
+            f"problem {problem.name}",
+            'put its functions into a module, and let the module make it: problem "my_module:make"',
+        )
+    return found
+
+
+def packed_study(study: Study, splits: int) -> Packed:
+    """A study without its problem, and into how many units its runs are split."""
+    bare = replace(study, problem=None)  # type: ignore[arg-type]
+    return _as_bytes((bare, splits), "the study", "put functions and classes of your own into a module")
+
+
+def _as_bytes(thing: object, name: str, cure: str) -> Packed:
     try:
-        content = _pickled((study, layout))
+        content = _pickled(thing)
     except Exception as error:
-        raise InputError(
-            f"executor: the study cannot be sent to other processes ({in_one_line(error)}); put the functions and "
-            'classes of your own into a module and name it, as problem "my_module:make", or give a function of a '
-            "module in the place of a lambda"
-        ) from None
-    return Packed(hashlib.blake2b(content, digest_size=16).hexdigest(), content)
+        raise InputError(f"executor: {name} cannot be sent to other processes ({in_one_line(error)}); {cure}") from None
+    return Packed(digest(content), content)
+
+
+def digest(content: bytes) -> str:
+    """What bytes are known by."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _pickled(thing: object) -> bytes:
@@ -124,16 +185,16 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if callable(thing) and getattr(thing, "__module__", None) == "__main__":
             name = getattr(thing, "__qualname__", type(thing).__name__)
-            raise pickle.PicklingError(f"{name} is defined in __main__; pip install cloudpickle would send it too")
+            raise pickle.PicklingError(f"{name} is defined in __main__, and cloudpickle is not installed")
         return NotImplemented
 
 
-def here() -> str:
-    """The name of the worker that asks."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
 # -- at work
+
+
+def here() -> str:
+    """What this process is called."""
+    return f"{platform.node()}, process {os.getpid()}"
 
 
 @dataclass
@@ -145,46 +206,49 @@ class _Held:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """For engines that have a device, or threads, of their own."""
 
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        """Inside, nobody else trains where that would be in the way."""
+        return self.lock if self.study.engine in ("waves", "torch") else nullcontext()
 
+
+_problems: OrderedDict[str, Problem] = OrderedDict()
 _studies: OrderedDict[str, _Held] = OrderedDict()
-_studies_lock = threading.Lock()
+_making = threading.Lock()
 
 
-def work(order: Order) -> Report:
-    """Train a unit, to its end or to a stop."""
-    if order.folder is not None and not Desk(order.desk).is_there():
-        return Report("no folder", here())
-    held = _held(order)
-    if held is None:
-        return Report("no study", here())
-    return _Unit(order, held).run()
-
-
-def _held(order: Order) -> _Held | None:
-    with _studies_lock:
-        found = _studies.get(order.key)
-        if found is None and order.content is not None:
+def _held(sent: Sent) -> _Held | None:
+    """The study; None where its problem has yet to be sent."""
+    key = f"{digest(sent.study)}{sent.key}"
+    with _making, _path(sent.path):
+        if key not in _studies:
+            if sent.key not in _problems:
+                if sent.problem is None:
+                    return None
+                _keep(_problems, sent.key, _unpacked(sent.problem))
             keep_on_disk()
-            with _path(order.path):
-                study, layout = _unpacked(order.content)
-                found = _Held(study, units_of(study, layout))
-            _studies[order.key] = found
-            while len(_studies) > HELD:
-                _studies.popitem(last=False)
-        return found
+            bare, splits = _unpacked(sent.study)
+            study = replace(bare, problem=_problems[sent.key])
+            _keep(_studies, key, _Held(study, units_of(study, splits)))
+        return _studies[key]
 
 
-def _unpacked(content: bytes) -> tuple[Study, int]:
+def _keep(held: OrderedDict[str, Any], key: str, thing: Any) -> None:
+    held[key] = thing
+    while len(held) > HELD:
+        held.popitem(last=False)
+
+
+def _unpacked(content: bytes) -> Any:
     try:
-        study, layout = pickle.loads(content)
+        return pickle.loads(content)
     except InputError:
         raise
     except Exception as error:
         raise InputError(
-            f"executor: worker {here()} cannot make the study again ({in_one_line(error)}); install there what is "
-            "installed here, the same versions, and put modules of your own where it finds them"
+            f"executor: the worker on {here()} cannot make the study again ({in_one_line(error)}); install there what "
+            "is installed here, in the same versions, and put modules of your own where it finds them"
         ) from None
-    return study, layout
 
 
 @contextmanager
@@ -193,6 +257,33 @@ def _path(folder: str) -> Iterator[None]:
     if folder not in sys.path and os.path.isdir(folder):
         sys.path.append(folder)
     yield
+
+
+def train(stretch: Stretch) -> Stretched:
+    """Some runs of a unit, up to a measuring point or for a while."""
+    held = _held(stretch.sent)
+    if held is None:
+        return Stretched(here(), 0, None)
+    spec = replace(held.units.specs[stretch.unit], times=stretch.times, capacity=stretch.capacity)
+    machine, events = held.units.machines[spec.unit.machine], 0
+    with held.turn, numerics(held.study.dtype):
+        until = time.monotonic() + stretch.seconds
+        session = Session(spec.narrowed(stretch.before), machine, stretch.saved)
+        if stretch.runs != stretch.before:
+            session.narrow([stretch.before.index(run) for run in stretch.runs])
+        while not session.is_at(stretch.point) and (not events or time.monotonic() < until):
+            piece = session.piece()
+            events += session.train(piece, stretch.point - 1)
+            session.measure(piece)
+        return Stretched(here(), events, session.snapshot())
+
+
+def work(order: Order) -> Report:
+    """A unit, to its end or to a stop."""
+    if order.folder is not None and not Desk(order.desk).is_there():
+        return Report("no folder", here())
+    held = _held(order.sent)
+    return Report("no problem", here()) if held is None else _Unit(order, held).run()
 
 
 class _Unit:
@@ -222,7 +313,7 @@ class _Unit:
             saved = self._folder.read_unit(number)
         study = self._held.study
         if saved is None or not saved["finished"]:
-            with self._held.lock if study.engine in ("waves", "torch") else nullcontext():
+            with self._held.turn:
                 run_unit(
                     self._spec,
                     self._machine,
@@ -287,11 +378,13 @@ class Desk:
 
     def touch(self) -> None:
         """Still there."""
-        (self.path / "sign").write_text(str(time.time_ns()), encoding="ascii")
+        with storage_errors(self.path):
+            (self.path / "sign").write_text(str(time.time_ns()), encoding="ascii")
 
     def stop(self) -> None:
         """Ask the workers to save and end."""
-        (self.path / "stop").touch()
+        with suppress(OSError):  # somebody has removed it: workers end all the same
+            (self.path / "stop").touch()
 
     def read(self, unit: int, attempt: str) -> tuple[int, Snapshot] | None:
         """Client updates of an attempt, and what the unit has measured; None if it has told nothing."""

@@ -15,11 +15,13 @@ increase the efficiency of Monte Carlo simulations", 1981.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtempo.clock.cycle import FEWEST_PERIODS, Observation
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 
+_AT_ONCE = 1 << 14
 _FEWEST = 16
 """Parts with which a regression is tried."""
 
@@ -33,18 +35,33 @@ def estimated_share(seen: Observation, *, draws: bool = True) -> tuple[Floats, F
         )
     keep = np.cumsum(seen.batch_rounds) > seen.rounds / 10
     rounds = seen.batch_rounds[keep].astype(np.float64)
-    counts = (seen.batch_counts if draws else seen.batch_taking)[keep].astype(np.float64)
+    counts = (seen.batch_counts if draws else seen.batch_taking)[keep]
     extra = None if seen.surplus is None else seen.surplus[keep]
-    found = [
-        _ratio(counts[:, i], rounds, None if extra is None else _controls(extra, i)) for i in range(counts.shape[1])
-    ]
-    share = np.array([value for value, _ in found])
+    if extra is None:
+        share, error = _plain_ratios(counts, rounds)
+    else:
+        tops = counts.astype(np.float64)
+        found = [_ratio(tops[:, i], rounds, _controls(extra, i)) for i in range(tops.shape[1])]
+        share, error = np.array([value for value, _ in found]), np.array([spread for _, spread in found])
     if not share.any():
         raise InputError(
             f"in {seen.rounds} rounds no client has taken part: jobs take longer than clients stay; give them longer "
             "stays or shorter jobs"
         )
-    return np.maximum(share, 0.0), None if len(rounds) < 2 else np.array([error for _, error in found])
+    return np.maximum(share, 0.0), None if len(rounds) < 2 else error
+
+
+def _plain_ratios(tops: NDArray[np.int64], bottom: Floats) -> tuple[Floats, Floats]:
+    """As `_ratio` of every column of `tops`, some at a time, without controls."""
+    whole, parts, clients = float(bottom.sum()), len(bottom), tops.shape[1]
+    ratio, error = np.empty(clients), np.empty(clients)
+    for begin in range(0, clients, _AT_ONCE):
+        some = slice(begin, begin + _AT_ONCE)
+        top = np.ascontiguousarray(tops[:, some].T, dtype=np.float64)  # a client's parts lie together and add up so
+        ratio[some] = top.sum(axis=1) / whole
+        rest = top - ratio[some, None] * bottom
+        error[some] = np.sqrt((rest**2).sum(axis=1) * parts / max(1, parts - 1)) / whole
+    return ratio, error
 
 
 def estimated_pace(seen: Observation) -> float:

@@ -12,6 +12,7 @@ that are not, nothing.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -26,7 +27,7 @@ from fedtempo.clock.cycle import Observation, observe
 from fedtempo.clock.generate import Recording
 from fedtempo.clock.importance import Importance
 from fedtempo.clock.ticks import text
-from fedtempo.clock.times import ClientTimes, Floats
+from fedtempo.clock.times import MANY_CLIENTS, ClientTimes, Floats
 from fedtempo.clock.waiting import WaitingRule
 from fedtempo.display import Brief, Shown, frame_of
 from fedtempo.errors import InputError
@@ -100,11 +101,14 @@ class LongRun:
         """A run of up to a million rounds: to the end of its limit cycle, where one is found."""
         if self.after_last_change is not self:
             return self.after_last_change.observation
+        if self.times.num_clients > MANY_CLIENTS:  # too long to be kept
+            return self._observed()
         return remembered(self.record.config, "observation", self._observed, importance=False)
 
     def _observed(self) -> Observation:
         log.info("running the clock of %r to find its limit cycle, or to estimate", self.rule)
-        return observe(self.record)
+        known = self.closed.share is not None and self.closed.rounds_per_time is not None
+        return observe(self.record, by_client=not known or self.times.num_clients <= MANY_CLIENTS)
 
     def remembered(self, what: str, compute: Callable[[], T], *more: object) -> T:
         """What is worked out from this long run and from `more`, once: see memory.py."""
@@ -186,6 +190,9 @@ class LongRun:
         if closed.max_delay is not None and closed.max_delay < float("inf"):
             return int(closed.max_delay), True, int(closed.max_delay)
         seen, bound = self.observation, closed.max_delay_bound
+        least = math.ceil(self.mean_delay) if self.times.num_clients > MANY_CLIENTS else 0
+        if seen.max_delay < least and seen.cycle is None:  # a run that is too short to show even the mean
+            return least, False, bound
         return seen.max_delay, seen.cycle is not None or seen.max_delay == bound, bound
 
 

@@ -30,7 +30,7 @@ from fedtempo.clock.importance import Importance
 from fedtempo.clock.rules.free_running import free_running
 from fedtempo.clock.ticks import positive, text
 from fedtempo.clock.timeline import Timeline
-from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
+from fedtempo.clock.times import ClientTimes, FixedTimes, Floats, latest
 from fedtempo.clock.waiting import State, WaitingRule, resend
 from fedtempo.errors import InputError
 
@@ -89,7 +89,7 @@ class FixedInterval(WaitingRule):
         needed = None if fixed is None else fixed.rounds_needed(self.wait)
         fresh = plain.memoryless and self.wait % plain.unit == 0 and (availability is None or not availability.away)
         longest = times.longest()
-        most = None if longest is None else int(-(-max(longest) // self.wait)) - 1
+        most = None if longest is None else int(-(-latest(longest) // self.wait)) - 1
         return ClosedForm(
             share,
             exact,

@@ -56,7 +56,7 @@ class _Clients:
         active = np.flatnonzero(self.due < tick)
         counts = np.zeros(len(self.due), dtype=np.int64)
         rows: list[tuple[I64, I64, I64, I64]] = []  # clients, moments they had, moments found, moments [client, place]
-        width = max(4, about // (4 * len(self.due)))
+        width = max(4 if 2 * about > len(self.due) else 1, about // (4 * len(self.due)))
         while len(active):
             begin = counts[active]
             drawn = self._durations(active[:, None], (self.job[active] + begin)[:, None] + np.arange(1, width + 1))
@@ -82,7 +82,7 @@ def free_running(config: ClockConfig, *, wait: int | None) -> Iterator[Timeline]
     state = _Clients(config, wait)
     everyone = np.arange(config.num_clients, dtype=np.int32)
     begin, start, first_round = 0, 0, 0
-    for updates in chunk_updates():
+    for updates in chunk_updates(config.num_clients):
         stretch = min(_stretch(config, wait, updates), MAX_TICKS - begin)
         stretch -= stretch % (wait or 1)
         if stretch <= 0:

@@ -60,9 +60,11 @@ class WaitForNext(WaitingRule):
             return ClosedForm(no_window=True)
         floats, exact = rates
         share = floats / floats.sum()
+        if not rationals(times.num_clients):
+            exact = None
         if exact is not None:
             total = sum(exact, Fraction(0))
-            exact = tuple(rate / total for rate in exact) if rationals(times.num_clients) else None
+            exact = tuple(rate / total for rate in exact)
         fixed = times if isinstance(times, FixedTimes) else None
         plain = times.always
         fresh = forgets(plain) and (times.availability is None or not times.availability.away)
@@ -92,12 +94,14 @@ class WaitForNext(WaitingRule):
 
 def _window(fixed: FixedTimes | None) -> int | None:
     repeats = None if fixed is None else least_common_multiple(fixed.ticks)
-    return None if repeats is None or fixed is None else sum(repeats // t for t in fixed.ticks.tolist())
+    return None if repeats is None or fixed is None else sum(repeats // int(t) for t in fixed.ticks)
 
 
 def contribution_rates(times: ClientTimes) -> tuple[Floats, tuple[Fraction, ...] | None] | None:
     """r_i, contributions in a unit of time of a client that is sent the new model after each; None if not known."""
     plain, availability = times.always, times.availability
+    if availability is None and not rationals(times.num_clients):
+        return 1.0 / plain.clock_mean_time, None
     exactly = plain.exact_mean_time
     if availability is None:
         return 1.0 / plain.clock_mean_time, None if exactly is None else tuple(1 / t for t in exactly)

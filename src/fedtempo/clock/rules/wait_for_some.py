@@ -14,11 +14,11 @@ from itertools import islice
 
 import numpy as np
 
-from fedtempo.clock.closed_form import ClosedForm, FirstOfRace, failing, forgets, slower
+from fedtempo.clock.closed_form import ClosedForm, FirstOfRace, failing, fine_ticks, forgets, slower
 from fedtempo.clock.config import ClockConfig, chunk_updates
 from fedtempo.clock.events import Action, Close, Event, View
 from fedtempo.clock.importance import Importance
-from fedtempo.clock.races import MAX_CLIENTS, exponential_race
+from fedtempo.clock.races import MAX_CLIENTS, exponential_race, race_of_many, sample_of_many
 from fedtempo.clock.rules.wait_for_all import WaitForAll
 from fedtempo.clock.rules.wait_for_next import WaitForNext
 from fedtempo.clock.ticks import MAX_TICKS
@@ -29,6 +29,7 @@ from fedtempo.clock.waiting import State, WaitingRule, resend
 from fedtempo.errors import InputError
 
 _ARRAYS_PAY = 16  # updates a round from which on arrays are faster than a heap
+_DRAWN_ARRAYS_PAY = 1000  # the same where times are drawn
 _LIST_PAYS = 25  # clients for each update of a round, up to which a sorted list is faster than both
 
 _Race = Callable[[int], tuple[I64, I64]]
@@ -81,6 +82,8 @@ class WaitForSome(WaitingRule):
             return None
         there = slower(times) if fails is not None else times
         found = ClosedForm(window=1 if forgets(times.always) else None)
+        if times.availability is None and fine_ticks(times) and (many := race_of_many(times, self.size)) is not None:
+            return replace(found, share=many[0], rounds_per_time=1 / many[1])
         if there is None or not forgets(there):
             return found
         law = FirstOfRace(there.mean_time, self.size) if fails is None else None
@@ -90,6 +93,8 @@ class WaitForSome(WaitingRule):
         return replace(found, share=share, rounds_per_time=1 / duration, round_law=law)
 
     def remarks(self, times: ClientTimes) -> tuple[str, ...]:
+        if times.availability is None and sample_of_many(times) is not None and 1 < self.size < times.num_clients:
+            return ("pace and shares are those of the limit of many clients, in which every round lasts equally long",)
         if self.size >= times.num_clients:
             return ("the buffer holds every client: the same rounds as FedAvg",)
         return ("a buffer of one: the same rounds as asynchronous FedAvg",) if self.size == 1 else ()
@@ -98,7 +103,9 @@ class WaitForSome(WaitingRule):
 def _chunks(config: ClockConfig, size: int) -> Iterator[Timeline]:
     """Who is in which round comes from a race; versions and job numbers follow from that, a chunk at once."""
     clients = config.num_clients
-    if clients <= _LIST_PAYS * size:
+    if config.times.random and size >= _DRAWN_ARRAYS_PAY:
+        race = _drawn_race(config, size)
+    elif clients <= _LIST_PAYS * size:
         race = _list_race(config, size)
     elif isinstance(config.times, FixedTimes) and size >= _ARRAYS_PAY:
         race = _array_race(config, size)
@@ -196,6 +203,44 @@ def _heap_race(config: ClockConfig, size: int) -> _Race:
     return race
 
 
+def _drawn_race(config: ClockConfig, size: int) -> _Race:
+    """The same for random times, of many updates a round: those of a round are drawn together."""
+    everyone = np.arange(config.num_clients)
+    job = np.zeros_like(everyone)
+
+    def durations(client: I64) -> I64:
+        drawn = config.times.draw(client, job[client], seed=config.seed)
+        job[client] += 1
+        return np.minimum(drawn, MAX_TICKS // config.scale + 1) * config.scale
+
+    arrivals = durations(everyone)
+    now = 0
+
+    def race(rounds: int) -> tuple[I64, I64]:
+        nonlocal now
+        ends: list[int] = []
+        who: list[I64] = []
+        for _ in range(rounds):
+            chosen, last = _first(arrivals, size)
+            if max(now, last) >= MAX_TICKS:
+                break
+            now = max(now, last)
+            arrivals[chosen] = durations(chosen) + now
+            ends.append(now)
+            who.append(chosen)
+        return np.array(ends, dtype=np.int64), np.concatenate([np.empty(0, dtype=np.int64), *who])
+
+    return race
+
+
+def _first(arrivals: I64, size: int) -> tuple[I64, int]:
+    """The `size` clients that arrive first, ties by index, and when the last of them does."""
+    last = int(np.partition(arrivals, size - 1)[size - 1])
+    chosen = np.flatnonzero(arrivals < last)
+    tied = np.flatnonzero(arrivals == last)[: size - len(chosen)]
+    return np.sort(np.concatenate([chosen, tied])), last
+
+
 def _array_race(config: ClockConfig, size: int) -> _Race:
     """The same for fixed times with all arrivals in one array, which pays when many are taken at once."""
     everyone = np.arange(config.num_clients)
@@ -207,13 +252,10 @@ def _array_race(config: ClockConfig, size: int) -> _Race:
         nonlocal now
         ends, who = np.empty(rounds, dtype=np.int64), np.empty((rounds, size), dtype=np.int64)
         for n in range(rounds):
-            last = int(np.partition(arrivals, size - 1)[size - 1])
+            chosen, last = _first(arrivals, size)
             now = max(now, last)
             if now >= MAX_TICKS:
                 return ends[:n], who[:n].ravel()
-            chosen = np.flatnonzero(arrivals < last)
-            tied = np.flatnonzero(arrivals == last)[: size - len(chosen)]
-            chosen = np.sort(np.concatenate([chosen, tied]))
             arrivals[chosen] = duration[chosen] + now
             ends[n] = now
             who[n] = chosen

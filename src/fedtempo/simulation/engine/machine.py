@@ -5,6 +5,7 @@ The problem's rows are put on the device once, for all machines of a study.
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from fedtempo.problems.problem import Problem
@@ -28,18 +30,33 @@ from fedtempo.simulation.engine.task import FULL_ROWS, RUNS, Data, Runs, State, 
 from fedtempo.simulation.engine.waves import WAVES_PER_CALL, Loaded, load_waves, wave_loop, wave_starts
 from fedtempo.training.batches import batch_key, compression_key, init_key, noise_key
 
+LANES = "clients"
+"""The axis of a mesh over which the clients of a wave are dealt."""
+
+
+def over(mesh: Mesh, *axes: str | None) -> NamedSharding:
+    """Arrays whose axes are dealt over the devices of a mesh; without any, all of them on each."""
+    return NamedSharding(mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]
+
 
 class OnDevice:
     """The rows to train and to measure on. To be used inside `numerics(dtype)`."""
 
-    def __init__(self, problem: Problem, dtype: Precision) -> None:
-        self._problem, self._dtype = problem, dtype
+    def __init__(self, problem: Problem, dtype: Precision, mesh: Mesh | None = None) -> None:
+        """`mesh`: of devices that hold them all."""
+        self._problem, self._dtype, self.mesh = problem, dtype, mesh
+
+    def everywhere(self, tree: Any) -> Any:
+        """Arrays on all devices of the mesh, or where they are, if there is none."""
+        return tree if self.mesh is None else jax.device_put(tree, over(self.mesh))
 
     @cached_property
     def data(self) -> Data:
         """The clients' rows, and where each client's begin."""
         offset = jnp.asarray(self._problem.offsets[:-1], dtype=jnp.int32)
-        return Data(cast(self._problem.rows, self._dtype), offset, jnp.asarray(self._problem.sizes, dtype=jnp.int32))
+        rows, sizes = cast(self._problem.rows, self._dtype), jnp.asarray(self._problem.sizes, dtype=jnp.int32)
+        found: Data = self.everywhere(Data(rows, offset, sizes))
+        return found
 
     @cached_property
     def train(self) -> Rows:
@@ -51,7 +68,7 @@ class OnDevice:
         """The test rows, as one group, or by client where they have their own."""
         if self._problem.test is None:
             return None
-        test = cast(self._problem.test, self._dtype)
+        test = self.everywhere(cast(self._problem.test, self._dtype))
         offsets = self._problem.test_offsets
         return rows_of(test, [len(jax.tree.leaves(test)[0])] if offsets is None else np.diff(offsets))
 
@@ -71,6 +88,10 @@ WAVE_BYTES = 1 << 36
 """What lies between the layers of all models of a wave, at most."""
 CALL_SECONDS = 0.02
 """About how long the waves of one call may take."""
+GATHER_SECONDS, GATHER_BYTES_A_SECOND = 5e-5, 1e11
+"""What it takes to bring the contributions of a wave together on all devices, roughly: at least, and by their size."""
+SHARE_WORTH = 0.7
+"""Several devices share the clients of a wave where that takes at most so much of one device's time."""
 
 
 class Machine(ABC):
@@ -156,6 +177,10 @@ class Machine(ABC):
     @abstractmethod
     def model(self, state: Any, slot: int) -> list[np.ndarray[Any, Any]]:
         """[seeds, …, runs] the leaves of the model in a slot, and then those of the problem's state."""
+
+    def rows_bytes(self, capacity: int, seeds: int) -> int:
+        """Bytes of rows that are brought from disk for pieces and measures; 0 where all rows are in memory."""
+        return 0
 
     @abstractmethod
     def measure_bytes(self, runs: int) -> int:
@@ -320,11 +345,24 @@ class WaveMachine(CompiledMachine):
 
     def initial(self, seeds: tuple[int, ...], runs: int, num_slots: int) -> State:
         state = super().initial(seeds, runs, num_slots)
-        return state._replace(acc=()) if self.task.adds_up else state  # the model in the making has a slot
+        if self.task.adds_up:  # the model in the making has a slot
+            state = state._replace(acc=())
+        placed: State = self.on_device.everywhere(state)
+        return placed
+
+    def on(self, on_device: OnDevice) -> WaveMachine:
+        """The same machine on other devices."""
+        made = copy.copy(self)
+        made.on_device, made.compile_seconds = on_device, 0.0
+        made._lock, made._compiled = threading.Lock(), {}
+        if on_device.mesh is not None:
+            made.width = -(-self.width // on_device.mesh.size) * on_device.mesh.size
+        return made
 
     WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
     width = 1
     per_call = WAVES_PER_CALL[-1]
+    _lanes_seconds, _gather_bytes = 0.0, 0
 
     @property
     def events_per_step(self) -> None:
@@ -347,12 +385,38 @@ class WaveMachine(CompiledMachine):
         self.width = min(fit, key=lambda w: sum(len(wave_starts(p, w)) - 1 for p in pieces) * (start + w * lane))
         wave = start + self.width * lane
         self.per_call = max(n for n in WAVES_PER_CALL if n == 1 or n * wave <= CALL_SECONDS)
+        self._lanes_seconds, self._gather_bytes = self.width * lane, self.width * runs * self.model_bytes
+
+    def gains_from(self, devices: int) -> bool:
+        """Whether a wave whose clients are dealt over so many devices is clearly faster, by the same rough model."""
+        if self.width < devices:
+            return False
+        together = GATHER_SECONDS + self._gather_bytes / GATHER_BYTES_A_SECOND
+        return self._lanes_seconds / devices + together < SHARE_WORTH * self._lanes_seconds
 
     def load(self, piece: Piece, capacity: int, runs: Runs) -> Loaded:
-        return load_waves(piece, self.width, self.per_call, capacity, kept_as(self.dtype))
+        loaded = load_waves(piece, self.width, self.per_call, capacity, kept_as(self.dtype))
+        return loaded._replace(waves=self.on_device.everywhere(loaded.waves))
+
+    def runs(
+        self,
+        seeds: tuple[int, ...],
+        rules: list[int],
+        hyper: Mapping[str, NDArray[np.float64]],
+        clients: Mapping[str, NDArray[Any]],
+    ) -> Runs:
+        placed: Runs = self.on_device.everywhere(super().runs(seeds, rules, hyper, clients))
+        return placed
 
     def advance(self, state: State, runs: Runs, loaded: Loaded, first: int, last: int) -> State:
         for call in range(loaded.calls):
             args = (state, self.on_device.data, runs, loaded.waves, np.int32(call))
-            state = self._compile("advance", wave_loop(self.task), *args, donate=(0,))(*args)
+            state = self._compile("advance", wave_loop(self.task, self._dealt), *args, donate=(0,))(*args)
         return state
+
+    def _dealt(self, lanes: Any) -> Any:
+        """[waves, width, …] arrays of lanes, dealt over the devices of the mesh, if there is one."""
+        mesh = self.on_device.mesh
+        if mesh is None:
+            return lanes
+        return jax.lax.with_sharding_constraint(lanes, over(mesh, None, LANES))  # type: ignore[no-untyped-call]

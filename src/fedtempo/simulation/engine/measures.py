@@ -95,9 +95,31 @@ def _added(
     functions: Sequence[Function], params: Tree, rows: Tree, tiles: Tiles, sums: jax.Array, row_bytes: float
 ) -> jax.Array:
     """Sums over groups [groups, functions, runs], with those over the rows of `tiles` added."""
-    total, length = tiles.start.shape[0], tiles.span.shape[0]
+    total, runs = tiles.start.shape[0], sums.shape[-1]
+    together = tiles_at_once(rows, tiles, runs, row_bytes)
+
+    def add(number: Any, now: jax.Array) -> jax.Array:
+        place = number * together + jnp.arange(together, dtype=jnp.int32)
+        inside = place < total
+        place = jnp.minimum(place, total - 1)
+        batches = take(rows, tiles.start[place][:, None] + tiles.span)
+        return with_tiles(functions, params, batches, tiles.group[place], inside, now, row_bytes)
+
+    return loop(0, -(-total // together), add, sums)
+
+
+def with_tiles(
+    functions: Sequence[Function],
+    params: Tree,
+    batches: Tree,
+    group: jax.Array,
+    inside: jax.Array,
+    sums: jax.Array,
+    row_bytes: float,
+) -> jax.Array:
+    """Sums over groups [groups, functions, runs], with those of some tiles added: [tiles, rows of each, …] a leaf."""
+    together, length = jax.tree.leaves(batches)[0].shape[:2]
     runs = sums.shape[-1]
-    together = _tiles_at_once(rows, total, length, runs, row_bytes)
     at_once = max(1, int(_room() // max(1.0, row_bytes * together * length)))
 
     def of_run(model: Tree, batches: Tree) -> jax.Array:
@@ -106,33 +128,25 @@ def _added(
 
         return jax.vmap(of_tile)(batches)
 
-    def add(number: Any, now: jax.Array) -> jax.Array:
-        place = number * together + jnp.arange(together, dtype=jnp.int32)
-        inside = place < total
-        place = jnp.minimum(place, total - 1)
-        batches = take(rows, tiles.start[place][:, None] + tiles.span)
-        if at_once >= runs:
-            means = jax.vmap(of_run, in_axes=(RUNS, None), out_axes=-1)(params, batches)
-        else:
-            first = jax.tree.map(lambda x: jnp.moveaxis(x, RUNS, 0), params)
-            means = jnp.moveaxis(jax.lax.map(lambda model: of_run(model, batches), first, batch_size=at_once), 0, -1)
-        values = jnp.where(inside[:, None, None], means * length, 0)
-        return now + jax.ops.segment_sum(
-            values, tiles.group[place], num_segments=sums.shape[0], indices_are_sorted=True
-        )
-
-    return loop(0, -(-total // together), add, sums)
+    if at_once >= runs:
+        means = jax.vmap(of_run, in_axes=(RUNS, None), out_axes=-1)(params, batches)
+    else:
+        first = jax.tree.map(lambda x: jnp.moveaxis(x, RUNS, 0), params)
+        means = jnp.moveaxis(jax.lax.map(lambda model: of_run(model, batches), first, batch_size=at_once), 0, -1)
+    values = jnp.where(inside[:, None, None], means * length, 0)
+    return sums + jax.ops.segment_sum(values, group, num_segments=sums.shape[0], indices_are_sorted=True)
 
 
 def _room() -> int:
     return HELD_BYTES.get(jax.default_backend(), HELD_BYTES["cpu"])
 
 
-def _tiles_at_once(rows: Tree, tiles: int, length: int, runs: int, row_bytes: float) -> int:
+def tiles_at_once(rows: Tree, tiles: Tiles, runs: int, row_bytes: float) -> int:
     """Tiles at once: many, but not so many that what lies between two layers fills the memory."""
+    length = tiles.span.shape[0]
     width = max((int(np.prod(x.shape[1:])) for x in jax.tree.leaves(rows)), default=1)
     fit = min(EVALUATED_AT_ONCE // (runs * max(1, width) * length), _room() // max(1, int(row_bytes * runs * length)))
-    return max(1, min(tiles, fit))
+    return max(1, min(tiles.start.shape[0], fit))
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,14 +169,26 @@ class Meter:
     def __call__(self, slots: Tree, slot: jax.Array, train: Rows, test: Rows | None) -> dict[str, jax.Array]:
         """Per-client losses, and what is measured once for all."""
         model = at(slots, slot)
-        held = self.row_bytes * jax.tree.leaves(model)[0].shape[0]  # all seeds are looked at together
-        on_train = [self.loss] if self.tested else [self.loss, *self.metrics.values()]
-        clients = jax.vmap(lambda m: group_means(on_train, m, train, held))(model)
+        held = self.held(model)
+        clients = jax.vmap(lambda m: group_means(self.on_train, m, train, held))(model)
+        return self.named(clients, model, test)
+
+    def held(self, model: Tree) -> float:
+        """About what lies between the layers for one row, of models [seeds, …]: all seeds are looked at together."""
+        return self.row_bytes * float(jax.tree.leaves(model)[0].shape[0])
+
+    @property
+    def on_train(self) -> list[Function]:
+        """What is measured on the clients' rows."""
+        return [self.loss] if self.tested else [self.loss, *self.metrics.values()]
+
+    def named(self, clients: jax.Array, model: Tree, test: Rows | None) -> dict[str, jax.Array]:
+        """All measures: means [seeds, functions, groups, runs] over the clients' rows, and those over the test rows."""
         out = {"client_loss": clients[:, 0]}
         if not self.tested:
             return out | {f"client_{name}": clients[:, 1 + k] for k, name in enumerate(self.metrics)}
         assert test is not None
-        on_test = [self.loss, *self.metrics.values()]
+        held, on_test = self.held(model), [self.loss, *self.metrics.values()]
         means = jax.vmap(lambda m: group_means(on_test, m, test, held))(model)  # [seeds, functions, groups, runs]
         names = ["loss", *self.metrics]
         if self.shared_test:

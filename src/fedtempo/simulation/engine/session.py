@@ -290,6 +290,10 @@ class Session:
         """Whether the end is reached, or every run has diverged."""
         return self.model is not None
 
+    def is_at(self, point: int) -> bool:
+        """Whether so many points are measured, or there is nothing left to train."""
+        return self.finished or self.recorder.points_done >= point
+
     @property
     def share(self) -> float:
         """How much of the virtual time is done, from 0 to 1."""

@@ -100,15 +100,17 @@ def load_waves(piece: Piece, width: int, per_call: int, capacity: int, dtype: An
     return Loaded(Waves(*jax.device_put(tuple(by_call))), -(-waves // per_call))
 
 
-def wave_loop(task: Task) -> Callable[[State, Data, Runs, Waves, jax.Array], State]:
-    """The function that runs the waves of one call."""
+def wave_loop(
+    task: Task, dealt: Callable[[Any], Any] = lambda lanes: lanes
+) -> Callable[[State, Data, Runs, Waves, jax.Array], State]:
+    """The function that runs the waves of one call; `dealt` says on which devices [waves, width, …] arrays lie."""
 
     def run(state: State, data: Data, runs: Runs, waves: Waves, call: jax.Array) -> State:
         mine = at(waves, call)
         client, job, read, write, active = (mine.events[..., k] for k in range(5))
         drawn = task.draw(data, runs.keys, client.reshape(-1), job.reshape(-1))
         rows = drawn.reshape(*client.shape, *drawn.shape[1:])
-        lanes = _Lanes(client, job, read, write, active > 0, task.weighed(mine.weight, runs), rows)
+        lanes = dealt(_Lanes(client, job, read, write, active > 0, task.weighed(mine.weight, runs), rows))
         one = _wave if task.adds_up else _wave_in_order
 
         def step(now: State, wave: _Lanes) -> tuple[State, None]:

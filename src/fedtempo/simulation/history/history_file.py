@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,8 @@ def write_history(dataset: xr.Dataset, path: Path) -> None:
     for values in stored.variables.values():
         values.encoding = {"_FillValue": None} if values.dtype.kind == "f" else {}
     # in memory first: a disk that fills up under HDF5 leaves a file that cannot be closed
-    content = bytes(stored.to_netcdf(engine="h5netcdf"))
+    with _without_a_cluster():
+        content = bytes(stored.to_netcdf(engine="h5netcdf"))
     write_whole(path, lambda file: file.write(content))
 
 
@@ -32,7 +35,8 @@ def read_history(path: Path) -> xr.Dataset:
     """The data set that is in the file; the file is closed again."""
     must_exist(path, "the path of a saved history")
     try:
-        stored = xr.load_dataset(path, engine="h5netcdf", decode_times=False, mask_and_scale=False)
+        with _without_a_cluster():
+            stored = xr.load_dataset(path, engine="h5netcdf", decode_times=False, mask_and_scale=False)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not a NetCDF file that can be read ({reason}); give one of fedtempo's") from None
@@ -46,6 +50,14 @@ def read_history(path: Path) -> xr.Dataset:
     for values in stored.variables.values():
         values.encoding = {}
     return _attributes_from_text(_renamed(stored, reveal))
+
+
+@contextmanager
+def _without_a_cluster() -> Iterator[None]:
+    """Xarray locks a file by Dask's scheduler where there is a client, and waits for it where it is gone."""
+    dask = sys.modules.get("dask")
+    with nullcontext() if dask is None else dask.config.set(scheduler="synchronous"):
+        yield
 
 
 def _renamed(dataset: xr.Dataset, change: Callable[[str], str]) -> xr.Dataset:
