@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from functools import partial
 
 import pytest
@@ -12,30 +13,10 @@ from cli.test_cli import in_process
 from flower.test_telling import federation, start
 from track.test_sinks import tensorboard_has
 
-SMALL = [
-    "run",
-    "--problem",
-    "fedtempo.problems:quadratics",
-    "--clients",
-    "3",
-    "--times",
-    "F0",
-    "--scheme",
-    "fedavg",
-    "--lr",
-    "0.1",
-    "--until",
-    "8",
-    "--points",
-    "5",
-    "--seeds",
-    "2",
-    "--steps",
-    "1",
-    "--weights",
-    "time-based",
-    "--quiet",
-]
+SMALL = shlex.split(
+    "run --problem fedtempo.problems:quadratics --clients 3 --times F0 --scheme fedavg --lr 0.1 --until 8 "
+    "--points 5 --seeds 2 --steps 1 --weights time-based --quiet"
+)
 OWN = """
 told = []
 class Sink:

@@ -1,4 +1,4 @@
-"""Sinks that need no service: what the tools' own readers find, while it trains, after a kill, and where it cannot work."""
+"""Sinks that need no service: what the tools' own readers find, live, after a kill, and where it cannot work."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def test_killed_and_told_again_each_point_is_there_once(kind, tmp_path) -> None:
     if kind == "csv":
         with place.open("a") as file:
             file.write("FedAvg,time-b")
-    feed_again = subprocess.run([*command, str(feed.POINTS)], env=environment, capture_output=True, text=True)
-    assert feed_again.returncode == 0, feed_again.stderr
+    again = subprocess.run([*command, str(feed.POINTS)], env=environment, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
     check(kind, place)
 
 
@@ -148,22 +148,36 @@ def test_the_same_sink_told_the_same_runs_again_keeps_the_later(kind, tmp_path) 
     assert all(len(values) == 1 for values in found.values())
 
 
+def test_steps_begin_anew_when_a_sink_was_closed(tmp_path) -> None:
+    sink = ft.track.tensorboard(tmp_path)
+    for step in (2.5, 0.5):
+        for point in range(3):
+            sink(feed.RUNS[0], step * point, {"loss": 1.0})
+        sink.close()
+        found = tensorboard_has(tmp_path)
+        assert {(number, time) for (_, number, _), [(time, _)] in found.items()} == {(k, step * k) for k in range(3)}
+
+
 @KINDS
 def test_values_that_come_later_join_their_point(kind, tmp_path) -> None:
     """As evaluations on Flower do."""
     place = tmp_path / PLACES[kind]
     run = feed.RUNS[0]
     sink = feed.SINKS[kind](place)
-    for point in range(3):
+    sink(run, feed.time(0), {"loss": 1.0, "rounds": 5.0})
+    for point in (1, 2):
         sink(run, feed.time(point), {"loss": 1.0})
     sink.flush()
     sink(run, feed.time(3), {"loss": 0.5})
     sink(run, feed.time(1), {"rounds": 7.0})
+    sink.flush()
+    if kind == "csv":
+        assert len(place.read_text().splitlines()) == 5, "no row is there twice in between"
     sink.close()
     if kind == "tensorboard":
         found = tensorboard_has(place)
         assert found[folder_name(run.name), 1, "rounds"] == [(feed.time(1), 7.0)]
-        assert len(found) == 5
+        assert len(found) == 6
         return
     if kind == "csv":
         with place.open(newline="") as file:
@@ -172,7 +186,7 @@ def test_values_that_come_later_join_their_point(kind, tmp_path) -> None:
         from pyarrow import parquet
 
         rows = parquet.read_table(place).to_pylist()
-    assert [row["rounds"] or None for row in rows] in ([None, 7.0, None, None], [None, "7.0", None, None])
+    assert [float(row["rounds"] or -1) for row in rows] == [5, 7, -1, -1]
     assert [float(row["loss"]) for row in rows] == [1, 1, 1, 0.5]
 
 
@@ -260,9 +274,13 @@ def test_a_csv_file_grows_by_its_new_rows(tmp_path) -> None:
     sink.flush()
     assert path.stat().st_ino != inode, "another column: written again"
     assert path.read_text().splitlines()[0] == "scheme,weights,lr,seed,time,loss,rounds,test_loss"
+    for run in feed.RUNS[1:2]:
+        sink(run, feed.time(1), feed.values(run, 1))
+    sink.flush()
+    assert path.read_text().splitlines()[-1].startswith("FedAvg"), "appended to"
     sink.close()
     schemes = [line.split(",")[0] for line in path.read_text().splitlines()[1:]]
-    assert schemes == ["FedAvg"] * 4 + ["FedFix(1/2)"] * 2, "at the end the rows of a run stand together"
+    assert schemes == ["FedAvg"] * 5 + ["FedFix(1/2)"] * 2, "at the end the rows of a run stand together"
 
 
 def test_a_disk_that_refuses_is_said_at_the_next_point_and_at_the_end(tmp_path, monkeypatch) -> None:

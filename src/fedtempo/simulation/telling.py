@@ -31,7 +31,8 @@ def listeners(given: Any) -> tuple[OnMeasure, ...]:
     """One function that is told, or several."""
     if given is None:
         return ()
-    found = tuple(given) if isinstance(given, Iterable) and not callable(given) else (given,)
+    several = isinstance(given, Iterable) and not isinstance(given, str) and not callable(given)
+    found = tuple(given) if several else (given,)
     for one in found:
         if not callable(one):
             raise InputError(

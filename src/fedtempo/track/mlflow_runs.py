@@ -39,6 +39,8 @@ class _Run:
     """By metric and step: value and timestamp."""
     same: list[Point] = field(default_factory=list)
     """The points told so far, while there is something to compare them with."""
+    params: list[Any] = field(default_factory=list)
+    """Those that are not written yet."""
 
 
 class MLflow(Sink):
@@ -111,8 +113,7 @@ class MLflow(Sink):
         made = self._client.create_run(self._number, run_name=info.name, tags={_TAG: info.name})
         run = self._runs[info.name] = _Run(made.info.run_id)
         self._known[info.name] = run.id
-        params = [self._entities.Param(_key(name), str(label)[:_LONGEST]) for name, label in info.labels.items()]
-        self._client.log_batch(run.id, params=params)
+        run.params = [self._entities.Param(_key(name), str(label)[:_LONGEST]) for name, label in info.labels.items()]
         return run
 
     def _add(self, info: RunInfo, run: _Run, points: list[Point]) -> None:
@@ -130,7 +131,8 @@ class MLflow(Sink):
             if step not in run.there.get(name, ())
         ]
         for begin in range(0, len(metrics), _BATCH):
-            self._client.log_batch(run.id, metrics=metrics[begin : begin + _BATCH])
+            params, run.params = run.params, []
+            self._client.log_batch(run.id, metrics=metrics[begin : begin + _BATCH], params=params)
 
     def _differs(self, run: _Run, metric: tuple[str, float, int, int]) -> bool:
         name, value, timestamp, step = metric
