@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from fractions import Fraction
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from fedtempo.clock.times import Multiples
 from fedtempo.weighting import estimates
 from fedtempo.weighting.long_run import LongRun
 
-MEANS = ft.FixedTimes.spread(1500, 80).exact_mean_time
+MEANS = ft.FixedTimes.spread(1200, 80).exact_mean_time
 
 
 @pytest.fixture
@@ -33,16 +34,16 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few_are_many")
 def test_fedbuff_of_many_is_what_a_long_run_shows(law: Any) -> None:
     times = law(MEANS)
-    run = LongRun(ft.FedBuff(400).waiting, times, Importance(None, 1500))
+    run = LongRun(ft.FedBuff(400).waiting, times, Importance(None, 1200))
     assert run.participation.source == "closed form"
-    line = ft.timeline(ft.FedBuff(400), times, rounds=2500)[500:]
-    assert run.rounds_per_time == pytest.approx(line.num_rounds / float(line.duration), rel=0.003)
+    line = ft.timeline(ft.FedBuff(400), times, rounds=1500)[300:]
+    assert run.rounds_per_time == pytest.approx(line.num_rounds / float(line.duration), rel=0.006)
     share = line.participation_counts / line.num_rounds
     known = run.participation.share
     assert known.sum() == pytest.approx(400)
-    for k in range(0, 1500, 300):  # of neighbours together, whose noise is small
+    for k in range(0, 1200, 300):  # of neighbours together, whose noise is small
         assert share[k : k + 300].sum() == pytest.approx(known[k : k + 300].sum(), rel=0.006)
-    assert share == pytest.approx(known, rel=0.25)
+    assert share == pytest.approx(known, rel=0.3)
 
 
 @pytest.mark.usefixtures("few_are_many")
@@ -52,7 +53,7 @@ def test_the_longest_of_many_follows_from_a_sample(monkeypatch: pytest.MonkeyPat
     sampled = races.expected_maximum(times)
     monkeypatch.setattr(races, "MAX_CLIENTS", 10_000)
     assert sampled == pytest.approx(races.expected_maximum(times), rel=1e-4)
-    different = ft.LogNormalTimes(MEANS, sigma=[0.5] * 1499 + [0.6])
+    different = ft.LogNormalTimes(MEANS, sigma=[0.5] * 1199 + [0.6])
     monkeypatch.setattr(races, "MAX_CLIENTS", 500)
     assert races.expected_maximum(different) is None
 
@@ -67,9 +68,9 @@ def test_interpolated_rounds_are_the_exact_ones(sigma: float, wait: str) -> None
 
 
 def test_terms_that_are_left_out_do_not_change_a_bit() -> None:
-    times = ft.LogNormalTimes(MEANS, sigma=np.linspace(0.05, 1.5, 1500).tolist())
+    times = ft.LogNormalTimes(MEANS, sigma=np.linspace(0.05, 1.5, 1200).tolist())
     for step, count in ((0.2, 900), (1e-4, 300), (5.0, 64)):
-        plain = sum((times.survival(k * step) for k in range(count)), np.zeros(1500))
+        plain = sum((times.survival(k * step) for k in range(count)), np.zeros(1200))
         np.testing.assert_array_equal(times._terms(slice(None), step, count), plain)
 
 
@@ -108,30 +109,27 @@ def test_rationals_that_are_made_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize("law", ["lognormal", "fixed", "exponential"])
-def test_a_plan_of_two_hundred_thousand_needs_little_memory(law: str) -> None:
-    schemes = [ft.FedFix("1/2")] if law == "lognormal" else [ft.FedFix("1/2"), ft.FedAvg()][: 2 - (law != "fixed")]
+def test_no_object_is_made_for_each_of_two_hundred_thousand_clients(law: str) -> None:
     tracemalloc.start()
     try:
         times = times_text.read_times("F80", 200_000, law)
-        plan = ft.compare(times, schemes)
+        made = [ft.weights(scheme, times) for scheme in (ft.FedFix("1/2"), ft.AsyncFedAvg())]
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert plan.schemes[0].weights is not None
-    assert peak < 300e6
+    assert len(made[0]) == 200_000
+    assert peak < 30e6  # fifteen arrays of numbers; a rational of each would take more
 
 
 @pytest.mark.usefixtures("few_are_many")
 def test_a_document_of_many_lists_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setattr(sys.modules["fedtempo.planning.compare"], "MANY_CLIENTS", 1000)
+    monkeypatch.setattr(import_module("fedtempo.planning.compare"), "MANY_CLIENTS", 1000)
     plan = ft.compare(ft.LogNormalTimes(MEANS), [ft.FedBuff(400), ft.AsyncFedAvg()])
     document = plan.to_dict()
     assert document["importance"] is document["times"] is document["schemes"][0]["weights"] is None
     assert document["schemes"][0]["max_weight"] > 0
     assert "the limit of many clients" in document["schemes"][0]["remarks"][0]
-    assert document["schemes"][1]["max_delay"] >= 1499
+    assert document["schemes"][1]["max_delay"] >= 1199
     assert not document["schemes"][1]["max_delay_exact"]
 
 
