@@ -91,6 +91,7 @@ _HOME = {
     "WaitingRule": "clock.waiting",
     "WeightRule": "weighting.weight_rules",
     "Weights": "weighting.weights",
+    "WorkersLost": "errors",
     "compare": "planning.compare",
     "expected_weights": "schemes.timelines",
     "limit_cycle": "schemes.timelines",
@@ -139,6 +140,7 @@ if TYPE_CHECKING:
     from fedtempo.errors import InputError as InputError
     from fedtempo.errors import ResultsConflict as ResultsConflict
     from fedtempo.errors import UnlawfulRule as UnlawfulRule
+    from fedtempo.errors import WorkersLost as WorkersLost
     from fedtempo.planning.compare import Plan as Plan
     from fedtempo.planning.compare import compare as compare
     from fedtempo.planning.recommend import recommend as recommend

@@ -47,7 +47,7 @@ def _problem(rows: dict[str, Any], **more: Any) -> ft.Problem:
 
 
 TIMES = ft.FixedTimes(["1", "1/2", "3/4", "1/5", "2/3", "1", "1/3", "2/5"])
-SCHEMES = [ft.FedAvg(), ft.AsyncFedAvg(), ft.FedFix("1/2"), ft.FedBuff(3), ft.UniformSampling(3)]
+SCHEMES = {"float32": [ft.FedFix("1/2"), ft.FedBuff(3), ft.UniformSampling(3)], "float64": [ft.AsyncFedAvg()]}
 
 
 def _same(one: ft.History, other: ft.History) -> None:
@@ -67,7 +67,7 @@ def test_the_bits_are_those_of_rows_in_memory(dtype: str, tmp_path: Path, monkey
     assert here.fingerprint() == there.fingerprint()
     local = ft.LocalSGD(lr=[0.05, 0.2], steps=2, batch_size=4)
     args: Any = {"local": local, "until": 6, "points": 4, "seeds": [0, 1], "dtype": dtype}
-    _same(ft.simulate(here, SCHEMES, TIMES, **args), ft.simulate(there, SCHEMES, TIMES, **args))
+    _same(ft.simulate(here, SCHEMES[dtype], TIMES, **args), ft.simulate(there, SCHEMES[dtype], TIMES, **args))
 
 
 def test_short_pieces_and_single_steps_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +79,14 @@ def test_short_pieces_and_single_steps_give_the_same_bits(tmp_path: Path, monkey
     _same(expected, ft.simulate(there, ft.AsyncFedAvg(), TIMES, **args))
 
 
-@pytest.mark.parametrize("batch_size", [None, 3])
-def test_gradients_of_all_rows_of_a_client(batch_size: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("batch_size", "scheme"), [(None, ft.FedFix("1/2")), (3, ft.FedAvg().using(correction=ft.FedDANE(mu=0.1)))]
+)
+def test_gradients_of_all_rows_of_a_client(batch_size: int | None, scheme: ft.Scheme, tmp_path: Path) -> None:
     rows = _rows()
-    here, there = _problem(rows), _problem(_on_disk(tmp_path, rows), test=_rows())
-    here = _problem(rows, test=_rows())
-    schemes = [ft.FedFix("1/2"), ft.FedAvg().using(correction=ft.FedDANE(mu=0.1))]
-    args: Any = {"until": 5, "points": 3, "local": ft.LocalSGD(lr=0.1, batch_size=batch_size)}
-    _same(ft.simulate(here, schemes, TIMES, **args), ft.simulate(there, schemes, TIMES, **args))
+    here, there = _problem(rows, test=_rows()), _problem(_on_disk(tmp_path, rows), test=_rows())
+    args: Any = {"until": 3, "points": 2, "local": ft.LocalSGD(lr=0.1, batch_size=batch_size)}
+    _same(ft.simulate(here, scheme, TIMES, **args), ft.simulate(there, scheme, TIMES, **args))
 
 
 def test_rows_dealt_in_their_order_stay_on_disk_and_others_are_copied(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_rows_dealt_in_their_order_stay_on_disk_and_others_are_copied(tmp_path: 
 def test_no_copy_of_all_rows_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped, "BLOCK_BYTES", 1 << 18)
     monkeypatch.setattr("fedtempo.simulation.engine.measures.EVALUATED_AT_ONCE", 1 << 16)
-    clients, each, width = 2000, 20, 40
+    clients, each, width = 1000, 20, 80
     written = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (clients * each, width))
     written[:] = np.random.default_rng(0).normal(size=written.shape)
     written.flush()
@@ -128,7 +128,7 @@ def test_no_copy_of_all_rows_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert resident * 1024 < 0.2 * rows.nbytes
 
 
-FAST = ft.FixedTimes.spread(2000, 80)
+FAST = ft.FixedTimes.spread(1000, 80)
 
 
 def _map_lines(path: Path) -> list[str]:

@@ -26,7 +26,8 @@ def loss(params: Any, batch: Any) -> Any:
 def problem() -> ft.Problem:
     """Made of arrays: it has no name by which workers could make it."""
     drawn = np.random.default_rng(3)
-    data = [{"x": drawn.normal(size=(ROWS, WIDTH)), "y": drawn.normal(size=ROWS) + client} for client in range(CLIENTS)]
+    rows = [drawn.normal(size=(ROWS, WIDTH)) for _ in range(CLIENTS)]
+    data = [{"x": x, "y": x.sum(axis=1) + client + drawn.normal(size=ROWS)} for client, x in enumerate(rows)]
     return ft.Problem(init, loss, data, name="made of arrays")
 
 

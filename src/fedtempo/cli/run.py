@@ -13,7 +13,7 @@ from fedtempo.cli.reading import check_clients, local_table, read_settings, sche
 from fedtempo.cli.track import Track, sinks
 from fedtempo.cli.where import Cluster, Units, Workers, trained_by
 from fedtempo.clock.times_text import AVAILABILITY, BANDWIDTH
-from fedtempo.errors import InputError, ResultsConflict
+from fedtempo.errors import InputError, ResultsConflict, WorkersLost
 from fedtempo.registry import NotImported, Registry, only_named
 
 if TYPE_CHECKING:
@@ -343,7 +343,10 @@ def _carry_out(
     onward = f"fedtempo run --resume {folder}{' --trust' if names_own_code(description) else ''}"
     kept = f"stopped, and everything so far is kept: fedtempo show {folder}, or go on with {onward}"
     with reporting(quiet) as report, stoppable(kept):
-        history = simulate(**arguments, checkpoint=folder, description=description, on_progress=report)
+        try:
+            history = simulate(**arguments, checkpoint=folder, description=description, on_progress=report)
+        except WorkersLost as error:
+            raise WorkersLost(f"{error}: {onward}") from None
     if arguments["units"] is not None:
         typer.echo(f"job {arguments['units']} is done; all jobs together: fedtempo show {folder}")
         return

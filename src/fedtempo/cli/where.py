@@ -57,7 +57,8 @@ def trained_by(workers: int | None, cluster: str | None) -> Iterator[dict[str, A
     except ImportError:
         raise InputError("--cluster: Dask is not installed; pip install 'fedtempo[cluster]'") from None
     make: Any = Client
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong there is said in one sentence here
+    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what goes wrong there is said in one sentence here
     given = {"scheduler_file": cluster} if Path(cluster).is_file() else {"address": cluster}
     try:
         client = make(**given, timeout=_CONNECT_SECONDS, set_as_default=False)

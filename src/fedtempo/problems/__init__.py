@@ -21,6 +21,7 @@ _HOME = {
     "cifar10": "images",
     "classification_problem": "classification",
     "digits": "classification",
+    "from_parquet": "parquet_rows",
     "logistic": "models",
     "mnist": "images",
     "named": "naming",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from fedtempo.problems.models import Classifier as Classifier
     from fedtempo.problems.models import logistic as logistic
     from fedtempo.problems.naming import named as named
+    from fedtempo.problems.parquet_rows import from_parquet as from_parquet
     from fedtempo.problems.partitions import IID as IID
     from fedtempo.problems.partitions import Dirichlet as Dirichlet
     from fedtempo.problems.partitions import LabelShards as LabelShards

@@ -199,11 +199,15 @@ class Sender:
 
     def lost(self, error: BaseException) -> WorkersLost:
         """What it means that nothing can be given to the executor, or comes back."""
-        closed = isinstance(error, RuntimeError) and "shutdown" in str(error)
-        what = "it is closed" if closed else f"its workers, or what leads them, are gone ({in_one_line(error)})"
+        if isinstance(error, RuntimeError) and "shutdown" in str(error):
+            what = "it is closed"
+        elif isinstance(error, CancelledError):
+            what = "it has let go of what it was given: its scheduler, or its workers, are gone"
+        else:
+            what = f"its workers are gone ({in_one_line(error)})"
         return WorkersLost(
-            f"executor: {what}; what was saved is kept, and the same call goes on from there: give it an executor "
-            "that works, or none to go on in this process"
+            f"executor: {what}; what was saved is kept, and goes on from there by the same call, without it or with "
+            "another"
         )
 
 

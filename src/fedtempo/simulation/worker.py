@@ -280,8 +280,12 @@ def train(stretch: Stretch) -> Stretched:
 
 def work(order: Order) -> Report:
     """A unit, to its end or to a stop."""
-    if order.folder is not None and not Desk(order.desk).is_there():
-        return Report("no folder", here())
+    if order.folder is not None:
+        desk = Desk(order.desk)
+        if not desk.is_there():
+            return Report("no folder", here())
+        if desk.asks_to_stop():
+            return Report("stopped", here())
     held = _held(order.sent)
     return Report("no problem", here()) if held is None else _Unit(order, held).run()
 

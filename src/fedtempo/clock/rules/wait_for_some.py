@@ -29,7 +29,7 @@ from fedtempo.clock.waiting import State, WaitingRule, resend
 from fedtempo.errors import InputError
 
 _ARRAYS_PAY = 16  # updates a round from which on arrays are faster than a heap
-_DRAWN_ARRAYS_PAY = 1000  # the same where times are drawn
+_MANY_PAY = 1000  # updates a round from which on they are faster than anything, drawn times included
 _LIST_PAYS = 25  # clients for each update of a round, up to which a sorted list is faster than both
 
 _Race = Callable[[int], tuple[I64, I64]]
@@ -103,8 +103,10 @@ class WaitForSome(WaitingRule):
 def _chunks(config: ClockConfig, size: int) -> Iterator[Timeline]:
     """Who is in which round comes from a race; versions and job numbers follow from that, a chunk at once."""
     clients = config.num_clients
-    if config.times.random and size >= _DRAWN_ARRAYS_PAY:
+    if config.times.random and size >= _MANY_PAY:
         race = _drawn_race(config, size)
+    elif isinstance(config.times, FixedTimes) and size >= _MANY_PAY:
+        race = _array_race(config, size)
     elif clients <= _LIST_PAYS * size:
         race = _list_race(config, size)
     elif isinstance(config.times, FixedTimes) and size >= _ARRAYS_PAY:

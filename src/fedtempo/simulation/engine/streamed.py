@@ -141,6 +141,7 @@ class StreamedMachine(EventMachine):
             inside = place < len(start)
             place = np.minimum(place, len(start) - 1)
             batches = self.on_device.taken(start[place][:, None].astype(np.int64) + span)
+            jax.block_until_ready(sums)  # type: ignore[no-untyped-call]  # so that no more than two parts are held
             args = (model, batches, jnp.asarray(group[place]), jnp.asarray(inside), sums)
             sums = self._compile("tiles", self._added, *args)(*args)
         return sums
