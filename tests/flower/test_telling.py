@@ -13,8 +13,10 @@ from flwr.app import MetricRecord
 
 import fedtempo as ft
 from fedtempo.errors import InputError
-from fedtempo.flower import FedFix, track_run
+from fedtempo.flower import FedFix, simulate_app, track_run
 from fedtempo.flower.telling import Followed
+from fedtempo.flower.virtual.jobs import Here
+from support import virtual_app as apps
 from support.flower_fake import FakeGrid, Killed, on, record_of, shifting
 from track.test_sinks import tensorboard_has
 
@@ -155,3 +157,32 @@ def test_a_scheme_has_the_same_name_live_and_from_its_folder(tmp_path) -> None:
     track_run(Path(tmp_path), later)
     assert live.runs == later.runs == {"FedFix(13/10) + slowmo, time-based, server_lr 1, seed 3"}
     assert not math.isnan(live.points[0.0]["rounds"])
+
+
+def test_in_virtual_time_an_apps_strategy_and_one_in_its_place_tell_virtual_seconds(tmp_path) -> None:
+    times = ft.FixedTimes(["1/3", "2/3", "1/7", "1"])
+    told = Told()
+    own = apps.server(FedFix("1/3", on_measure=told, fraction_evaluate=1.0), evaluate_fn=apps.squared)
+    result = simulate_app(own, apps.app, times=times, executor=Here(), folder=tmp_path / "own")
+    taken = [closed.time for closed in result.rounds if closed.updates]
+    assert [*told.points] == [0.0, *taken]
+    assert taken == pytest.approx([k / 3 for k in range(1, 7)], abs=1e-8)
+    assert {"evaluate/loss", "server/loss", "train/loss", "rounds"} <= told.points[taken[-1]].keys()
+    assert told.closed == 1
+    again, instead = Told(), Told()
+    track_run(tmp_path / "own", again)
+    assert again.points == told.points
+    options = {"on_measure": instead}
+    simulate_app(own, apps.app, times=times, executor=Here(), scheme=ft.AsyncFedAvg(), rounds=5, options=options)
+    assert instead.points.keys() >= {0.0}
+    assert max(point["rounds"] for point in instead.points.values()) == 5
+    assert instead.runs == {"AsyncFedAvg, time-based, server_lr 1, seed 0"}
+
+
+def test_runs_of_flowers_own_strategies_can_be_told_from_their_folder(tmp_path) -> None:
+    times = ft.FixedTimes(["1/3", "2/3", "1/7", "1"])
+    result = simulate_app(apps.server_app, apps.app, times=times, executor=Here(), folder=tmp_path / "run")
+    told = Told()
+    track_run(tmp_path / "run", told)
+    assert [*told.points] == [0.0, *(closed.time for closed in result.rounds)]
+    assert told.points[result.rounds[-1].time]["rounds"] == 4

@@ -210,7 +210,14 @@ def test_where_mlflow_cannot_write(tmp_path) -> None:
     feed.tell(sink, 1)
     with pytest.raises(InputError, match="cannot write it"):
         sink.close()
-    wrong = ft.track.mlflow("nothing://there")
-    feed.tell(wrong, 1)
     with pytest.raises(InputError, match=r"track mlflow: nothing://there cannot be written \("):
-        wrong.close()
+        ft.track.mlflow("nothing://there")
+
+
+def test_wandb_online_needs_a_login_before_anything_runs(tmp_path, monkeypatch) -> None:
+    for name in ("WANDB_API_KEY", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with pytest.raises(InputError, match="and for mode 'online' the network and `wandb login`"):
+        ft.track.wandb("study", dir=tmp_path)

@@ -65,6 +65,9 @@ class MLflow(Sink):
         self._known: dict[str, str] = {}
         """Runs that were there, by their names."""
         self._runs: dict[str, _Run] = {}
+        if self.folder is None:
+            with self._words():
+                self._made()  # a URI that cannot be one is said before anything runs
 
     def _write(self, told: Sequence[Told]) -> None:
         with self._words():
@@ -80,7 +83,7 @@ class MLflow(Sink):
                 make_folder(self.folder)
         for chatty in ("alembic", "mlflow.store.db.utils"):  # a line for each table of a new database
             logging.getLogger(chatty).setLevel(logging.WARNING)
-        self._client = client = self._tracking.MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
+        self._client = client = self._made()
         found = client.get_experiment_by_name(self.experiment)
         if found is None:
             where = None if self.folder is None else (self.folder / "artifacts").resolve().as_uri()
@@ -96,6 +99,9 @@ class MLflow(Sink):
             page = client.search_runs([self._number], max_results=1000, page_token=token)
             self._known |= {run.data.tags[_TAG]: run.info.run_id for run in page if _TAG in run.data.tags}
             token = page.token or ""
+
+    def _made(self) -> Any:
+        return self._tracking.MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
 
     def _begin(self, info: RunInfo) -> _Run:
         """The run of that name, gone on with or new."""

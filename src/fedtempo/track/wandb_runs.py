@@ -45,6 +45,9 @@ class WandB(Sink):
         self._ids: dict[str, str] | None = None
         self._begun: dict[str, int] = {}
         """Online: how many points were there, by the name of a run."""
+        if mode == "online":
+            with self._words():
+                wandb.login()  # asks for a key, if need be, before anything runs
 
     @property
     def _names(self) -> Path:
