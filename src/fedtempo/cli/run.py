@@ -340,7 +340,8 @@ def _carry_out(
     from fedtempo.simulation.study import simulate
     from fedtempo.simulation.study_file import names_own_code
 
-    onward = f"fedtempo run --resume {folder}{' --trust' if names_own_code(description) else ''}"
+    job = "" if arguments["units"] is None else f" --units {arguments['units']}"
+    onward = f"fedtempo run --resume {folder}{job}{' --trust' if names_own_code(description) else ''}"
     kept = f"stopped, and everything so far is kept: fedtempo show {folder}, or go on with {onward}"
     with reporting(quiet) as report, stoppable(kept):
         try:
