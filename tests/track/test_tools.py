@@ -147,6 +147,24 @@ def test_the_same_sink_told_the_same_runs_again(kind, tmp_path) -> None:
         check(kind, tmp_path, points)
 
 
+def test_killed_while_mlflow_makes_its_database(tmp_path) -> None:
+    command = [sys.executable, ROOT / "tests/support/feed.py", "mlflow", tmp_path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
+    process = subprocess.Popen([*command, str(feed.POINTS)], env=environment, stderr=subprocess.DEVNULL)
+    deadline = clock.monotonic() + 60
+    while not [path for path in tmp_path.iterdir() if path.stat().st_size] and clock.monotonic() < deadline:
+        clock.sleep(0.01)
+    clock.sleep(0.3)
+    process.kill()
+    process.wait()
+    assert [path.name for path in tmp_path.iterdir()] != [], "too early"
+    assert not (tmp_path / "mlflow.db").exists(), "too late"
+    with feed.SINKS["mlflow"](tmp_path) as sink:
+        feed.tell(sink)
+    check("mlflow", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
+
+
 def test_labels_and_status_of_mlflow(tmp_path) -> None:
     sink = feed.SINKS["mlflow"](tmp_path)
     feed.tell(sink, 2, feed.RUNS[:1])

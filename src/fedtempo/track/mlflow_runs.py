@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtempo.errors import InputError, in_one_line
-from fedtempo.files import make_folder, storage_errors
+from fedtempo.files import make_folder, put_in_place, remove_unfinished, storage_errors
 from fedtempo.simulation.run_info import RunInfo
 from fedtempo.track.sink import Point, Sink, Told, not_installed
 
@@ -55,7 +56,7 @@ class MLflow(Sink):
             raise not_installed("MLflow", "mlflow") from None
         text = str(place)
         self.folder = None if "://" in text or text == "databricks" else Path(place)
-        self.uri = text if self.folder is None else f"sqlite:///{(self.folder / _DATABASE).resolve()}"
+        self.uri = text if self.folder is None else _sqlite(self.folder / _DATABASE)
         self.experiment = experiment
         self._tracking: Any = tracking
         self._entities: Any = entities
@@ -67,7 +68,7 @@ class MLflow(Sink):
         self._runs: dict[str, _Run] = {}
         if self.folder is None:
             with self._words():
-                self._made()  # a URI that cannot be one is said before anything runs
+                self._made(self.uri)  # a URI that cannot be one is said before anything runs
 
     def _write(self, told: Sequence[Told]) -> None:
         with self._words():
@@ -78,12 +79,11 @@ class MLflow(Sink):
                 self._add(of_run.run, run, list(of_run.points.values()))
 
     def _open(self) -> None:
-        if self.folder is not None:
-            with storage_errors(self.folder):
-                make_folder(self.folder)
         for chatty in ("alembic", "mlflow.store.db.utils"):  # a line for each table of a new database
             logging.getLogger(chatty).setLevel(logging.WARNING)
-        self._client = client = self._made()
+        if self.folder is not None:
+            self._make_database(self.folder)
+        self._client = client = self._made(self.uri)
         found = client.get_experiment_by_name(self.experiment)
         if found is None:
             where = None if self.folder is None else (self.folder / "artifacts").resolve().as_uri()
@@ -100,8 +100,19 @@ class MLflow(Sink):
             self._known |= {run.data.tags[_TAG]: run.info.run_id for run in page if _TAG in run.data.tags}
             token = page.token or ""
 
-    def _made(self) -> Any:
-        return self._tracking.MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
+    def _make_database(self, folder: Path) -> None:
+        """Whole or not at all: MLflow cannot open one whose tables it was making when it was killed."""
+        with storage_errors(folder):
+            make_folder(folder)
+            remove_unfinished(folder, _DATABASE)
+            if (folder / _DATABASE).exists():
+                return
+            half = folder / f".{_DATABASE}.{secrets.token_hex(4)}"
+            self._made(_sqlite(half))
+            put_in_place(half, folder / _DATABASE)
+
+    def _made(self, uri: str) -> Any:
+        return self._tracking.MlflowClient(tracking_uri=uri, registry_uri=uri)
 
     def _begin(self, info: RunInfo) -> _Run:
         """The run of that name, gone on with or new."""
@@ -175,6 +186,10 @@ def _metrics(point: Point) -> Iterator[tuple[str, float, int, int]]:
     timestamp = round(point.time * 1000)
     for name, value in {**point.values, "time": point.time}.items():
         yield _key(name), _stored(value), timestamp, point.step
+
+
+def _sqlite(path: Path) -> str:
+    return f"sqlite:///{path.resolve()}"
 
 
 def _stored(value: float) -> float:
