@@ -67,10 +67,11 @@ def test_interpolated_rounds_are_the_exact_ones(sigma: float, wait: str) -> None
     np.testing.assert_allclose(between, times.rounds_of_law(Fraction(wait)), rtol=1e-9)
 
 
-def test_terms_that_are_left_out_do_not_change_a_bit() -> None:
-    times = ft.LogNormalTimes(MEANS, sigma=np.linspace(0.05, 1.5, 1200).tolist())
-    for step, count in ((0.2, 900), (1e-4, 300), (5.0, 64)):
-        plain = sum((times.survival(k * step) for k in range(count)), np.zeros(1200))
+@pytest.mark.parametrize("sigma", [0.3, 0.5, 0.7, 1.0])
+def test_terms_that_are_left_out_do_not_change_a_bit(sigma: float) -> None:
+    times = ft.LogNormalTimes(MEANS[-9:], sigma=sigma)  # alike, so that many terms are left out
+    for step, count in ((0.2, 900), (1e-3, 900), (5.0, 64)):
+        plain = sum((times.survival(k * step) for k in range(count)), np.zeros(9))
         np.testing.assert_array_equal(times._terms(slice(None), step, count), plain)
 
 
@@ -88,9 +89,9 @@ def test_races_in_arrays_are_those_of_the_list(times: Any, monkeypatch: pytest.M
 
 def test_errors_of_many_are_those_of_each() -> None:
     random = np.random.default_rng(0)
-    counts, rounds = random.integers(0, 40, (37, 50)), random.integers(1, 60, 37).astype(np.float64)
+    counts, rounds = random.integers(0, 40, (120, 400)), random.integers(1, 60, 120).astype(np.float64)
     share, error = estimates._plain_ratios(counts, rounds)
-    each = [estimates._ratio(counts[:, i].astype(np.float64), rounds, None) for i in range(50)]
+    each = [estimates._ratio(counts[:, i].astype(np.float64), rounds, None) for i in range(400)]
     np.testing.assert_array_equal(share, [one for one, _ in each])
     np.testing.assert_array_equal(error, [spread for _, spread in each])
 
@@ -124,6 +125,7 @@ def test_no_object_is_made_for_each_of_two_hundred_thousand_clients(law: str) ->
 @pytest.mark.usefixtures("few_are_many")
 def test_a_document_of_many_lists_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("fedtempo.planning.compare"), "MANY_CLIENTS", 1000)
+    monkeypatch.setattr("fedtempo.clock.cycle._most_updates", lambda config: 100)  # too short to see the mean delay
     plan = ft.compare(ft.LogNormalTimes(MEANS), [ft.FedBuff(400), ft.AsyncFedAvg()])
     document = plan.to_dict()
     assert document["importance"] is document["times"] is document["schemes"][0]["weights"] is None

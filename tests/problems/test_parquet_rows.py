@@ -30,7 +30,7 @@ def _file(path: Path, **changed: Any) -> Path:
 
 
 def test_rows_lie_client_after_client_and_stay_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_rows, "_ROWS", 4)  # a client's rows come in two parts
+    monkeypatch.setattr(parquet_rows, "_ROWS", 2)  # a client's rows come in two parts
     rows, parts = from_parquet(_file(tmp_path / "t.parquet"), tmp_path / "maps", COLUMNS, client="who")
     assert parts == [range(0, 3), range(3, 4), range(4, 6)]
     assert rows["y"].dtype == np.int32

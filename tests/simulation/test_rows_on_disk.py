@@ -97,6 +97,11 @@ def test_rows_dealt_in_their_order_stay_on_disk_and_others_are_copied(tmp_path: 
     moved = ft.Problem.from_rows(_init, _loss, rows, parts[::-1])
     assert not mapped.any_mapped(moved.rows)
     np.testing.assert_array_equal(moved.client_data(0)["x"], stays.client_data(len(SIZES) - 1)["x"])
+    views = [{name: leaf[part.start : part.stop] for name, leaf in rows.items()} for part in parts]
+    assert mapped.any_mapped(ft.Problem(_init, _loss, views).rows)
+    swapped = ft.Problem(_init, _loss, [views[1], views[0], *views[2:]])
+    assert not mapped.any_mapped(swapped.rows)
+    np.testing.assert_array_equal(swapped.client_data(0)["x"], views[1]["x"])
     private = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="c") for name in rows}
     assert not mapped.any_mapped(ft.Problem.from_rows(_init, _loss, private, parts).rows)
 
@@ -142,7 +147,8 @@ def _map_lines(path: Path) -> list[str]:
     return found
 
 
-def test_bad_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_bad_files_are_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped, "BLOCK_BYTES", 100)  # five rows
     rows = _rows()
     bad = {**rows, "x": rows["x"].copy()}
     bad["x"][11, 2] = np.nan

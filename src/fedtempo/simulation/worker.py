@@ -142,7 +142,7 @@ def packed_problem(problem: Problem) -> Packed:
     if found is None:
         found = _packed[problem] = _as_bytes(
             problem,
-            f"problem {problem.name}",
+            f"the problem {problem.name!r}",
             'put its functions into a module, and let the module make it: problem "my_module:make"',
         )
     return found

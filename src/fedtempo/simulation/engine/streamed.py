@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtempo.errors import InputError
 from fedtempo.problems.mapped import check_file, is_mapped, take_rows
 from fedtempo.problems.problem import Problem
 from fedtempo.problems.rows import leaf_names
@@ -27,6 +28,7 @@ from fedtempo.simulation.engine.numerics import Precision, cast, kept_as
 from fedtempo.simulation.engine.program import Piece
 from fedtempo.simulation.engine.task import Data, Runs, State, Task, Tree, at
 
+_MOST_ROWS = 2**31 - 1
 PIECE_BYTES = 1 << 26
 """Of the rows of a piece, about; the next piece's are brought while it is trained."""
 
@@ -36,6 +38,10 @@ class OnDisk(OnDevice):
 
     def __init__(self, problem: Problem, dtype: Precision) -> None:
         super().__init__(problem, dtype)
+        if problem.num_rows > _MOST_ROWS:
+            raise InputError(
+                f"rows: {problem.num_rows} are more than the {_MOST_ROWS} that can be numbered; leave some clients out"
+            )
         for name, leaf in zip(leaf_names(problem.rows), jax.tree.leaves(problem.rows), strict=True):
             if is_mapped(leaf):
                 check_file(leaf, f"rows: {name}")
