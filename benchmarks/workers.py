@@ -97,7 +97,7 @@ def _by(pool: Any, until: int, seeds: int) -> ft.History:
         return study(until, seeds, workers=2)
 
 
-class _kept:  # noqa: N801
+class _kept:
     def __init__(self, pool: Any) -> None:
         self.pool = pool
 

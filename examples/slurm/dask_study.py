@@ -1,7 +1,7 @@
 """A study on the workers of a Slurm cluster, started and ended by this script through dask-jobqueue.
 
-    pip install 'fedtempo[cluster]' dask-jobqueue
-    python examples/slurm/dask_study.py
+pip install 'fedtempo[cluster]' dask-jobqueue
+python examples/slurm/dask_study.py
 """
 
 from dask_jobqueue import SLURMCluster
