@@ -17,10 +17,10 @@ CutOff Cycle DataMissing Dirichlet Discounted ExponentialTimes FastestSampling F
 FedDyn FedFix FedProx FedYogi FedtempoError FixedTimes HighestLossSampling HingeDiscount History IID Identical
 ImportanceOnly InputError Krum LabelShards LocalOptax LocalRule LocalSGD LogNormalTimes LowRank MixModels Model
 MultinomialSampling NaturalKey NormClipping Normalised OneLabel ParetoTimes Participation ParticipationHistory Plan
-PolynomialDiscount Problem Progress QSGD Recommendation ResultsConflict Scaffold Scheme ServerOptax ServerOptimizer
-ShiftedExponentialTimes SlowMo StagedFedFix TimeBased Timeline TopK TraceTimes TrimmedMean UniformSampling UniformTimes
-UnlawfulRule WaitingRule WeightRule Weights WorkersLost compare expected_weights limit_cycle merge participation_of
-recommend simulate timeline timeline_chunks weights write_timeline
+PolynomialDiscount Problem Progress QSGD Recommendation ResultsConflict RunInfo Scaffold Scheme ServerOptax
+ServerOptimizer ShiftedExponentialTimes SlowMo StagedFedFix TimeBased Timeline TopK TraceTimes TrimmedMean
+UniformSampling UniformTimes UnlawfulRule WaitingRule WeightRule Weights WorkersLost compare expected_weights limit_cycle merge
+participation_of recommend simulate timeline timeline_chunks weights write_timeline
 """
 
 THEORY = """

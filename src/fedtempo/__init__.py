@@ -73,6 +73,7 @@ _HOME = {
     "QSGD": "training.compression",
     "Recommendation": "planning.recommendation",
     "ResultsConflict": "errors",
+    "RunInfo": "simulation.run_info",
     "Scaffold": "training.corrections",
     "Scheme": "schemes.named",
     "ServerOptax": "training.server_rules",
@@ -175,6 +176,7 @@ if TYPE_CHECKING:
     from fedtempo.simulation.history.merging import merge as merge
     from fedtempo.simulation.history.model import Model as Model
     from fedtempo.simulation.ledger import Progress as Progress
+    from fedtempo.simulation.run_info import RunInfo as RunInfo
     from fedtempo.simulation.study import simulate as simulate
     from fedtempo.training.compression import QSGD as QSGD
     from fedtempo.training.compression import Compression as Compression

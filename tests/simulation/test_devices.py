@@ -26,11 +26,12 @@ seen = []
 groups_of = place.groups_of
 place.groups_of = lambda *given: seen.append(groups_of(*given)) or seen[-1]
 programs = machine.PROGRAMS.compiled
-texts = []
+texts, used = [], set()
 
 def compiled(function, *args, **how):
     made = programs(function, *args, **how)
     texts.append(made.as_text())
+    used.update(device.id for leaf in jax.tree.leaves(args) if isinstance(leaf, jax.Array) for device in leaf.devices())
     return made
 
 machine.PROGRAMS.compiled = compiled
@@ -39,6 +40,7 @@ assert len(jax.local_devices()) == 4
 study(engine="waves").save(sys.argv[1] + "/many.nc")  # seeds go together: 4 units
 assert [len(group) for group in seen[-1]] == [1, 1, 1, 1], seen
 assert len({group[0] for group in seen[-1]}) == 4
+assert used == {0, 1, 2, 3}, used
 
 one = {"schemes": [ft.AsyncFedAvg()], "engine": "waves"}
 study(**one).save(sys.argv[1] + "/split.nc")  # four runs of one unit: a unit each

@@ -242,7 +242,7 @@ def test_what_cannot_be_sent_is_said_with_its_cure(monkeypatch) -> None:
     mine.loss = lambda params, batch: 0.0
     with (
         Changed() as one,
-        pytest.raises(InputError, match=r"problem made of arrays cannot be sent .* \"my_module:make\""),
+        pytest.raises(InputError, match=r"the problem 'made of arrays' cannot be sent .* \"my_module:make\""),
     ):
         study(problem=mine, executor=one)
 

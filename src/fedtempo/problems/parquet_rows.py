@@ -48,7 +48,7 @@ def from_parquet(
     for name, some in wanted.items():
         target = Path(folder) / f"{name}.npy"
         write_whole(target, lambda out, some=some: _write(out, file, some, str(path)))  # type: ignore[misc]
-        rows[name] = np.load(target, mmap_mode="r")
+        rows[name] = np.load(target, mmap_mode="r", allow_pickle=False)
     return rows, parts
 
 
