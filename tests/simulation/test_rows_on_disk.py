@@ -73,10 +73,10 @@ def test_the_bits_are_those_of_rows_in_memory(dtype: str, tmp_path: Path, monkey
 def test_short_pieces_and_single_steps_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = _rows()
     here, there = _problem(rows, importance="rows"), _problem(_on_disk(tmp_path, rows), importance="rows")
-    args: Any = {"until": 12, "points": 5, "local": ft.LocalSGD(lr=0.1, batch_size=6)}
-    expected = ft.simulate(here, ft.AsyncFedAvg(), TIMES, **args)
-    monkeypatch.setattr(streamed, "PIECE_BYTES", 1 << 10)  # 16 events a piece
-    _same(expected, ft.simulate(there, ft.AsyncFedAvg(), TIMES, **args))
+    args: Any = {"until": 40, "points": 15, "local": ft.LocalSGD(lr=0.1, batch_size=3)}
+    expected = ft.simulate(here, ft.FedBuff(3), TIMES, **args)
+    monkeypatch.setattr(streamed, "PIECE_BYTES", 1 << 10)  # 16 events at a time
+    _same(expected, ft.simulate(there, ft.FedBuff(3), TIMES, **args))
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,9 @@ class LongRun:
     def _observed(self) -> Observation:
         log.info("running the clock of %r to find its limit cycle, or to estimate", self.rule)
         known = self.closed.share is not None and self.closed.rounds_per_time is not None
-        return observe(self.record, by_client=not known or self.times.num_clients <= MANY_CLIENTS)
+        if known and self.times.num_clients > MANY_CLIENTS:  # only how stale updates are is asked for
+            return observe(self.record, by_client=False)
+        return observe(self.record)
 
     def remembered(self, what: str, compute: Callable[[], T], *more: object) -> T:
         """What is worked out from this long run and from `more`, once: see memory.py."""

@@ -95,20 +95,33 @@ def _added(
     functions: Sequence[Function], params: Tree, rows: Tree, tiles: Tiles, sums: jax.Array, row_bytes: float
 ) -> jax.Array:
     """Sums over groups [groups, functions, runs], with those over the rows of `tiles` added."""
-    total, runs = tiles.start.shape[0], sums.shape[-1]
-    together = tiles_at_once(rows, tiles, runs, row_bytes)
+    together = tiles_at_once(rows, tiles, sums.shape[-1], row_bytes)
+    return added(functions, params, rows, tiles, sums, row_bytes, together, tiles.start.shape[0])
+
+
+def added(
+    functions: Sequence[Function],
+    params: Tree,
+    rows: Tree,
+    tiles: Tiles,
+    sums: jax.Array,
+    row_bytes: float,
+    together: int,
+    total: Any,
+) -> jax.Array:
+    """As `_added`, so many tiles together; the first `total` count."""
 
     def add(number: Any, now: jax.Array) -> jax.Array:
         place = number * together + jnp.arange(together, dtype=jnp.int32)
         inside = place < total
         place = jnp.minimum(place, total - 1)
         batches = take(rows, tiles.start[place][:, None] + tiles.span)
-        return with_tiles(functions, params, batches, tiles.group[place], inside, now, row_bytes)
+        return _with_tiles(functions, params, batches, tiles.group[place], inside, now, row_bytes)
 
-    return loop(0, -(-total // together), add, sums)
+    return loop(0, -(-tiles.start.shape[0] // together), add, sums)
 
 
-def with_tiles(
+def _with_tiles(
     functions: Sequence[Function],
     params: Tree,
     batches: Tree,

@@ -9,7 +9,7 @@ The compiled functions are those of rows in memory, and see the same numbers: so
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from fedtempo.problems.problem import Problem
 from fedtempo.problems.rows import leaf_names
 from fedtempo.simulation.engine.event_loop import Events, event_loop
 from fedtempo.simulation.engine.machine import EventMachine, OnDevice
-from fedtempo.simulation.engine.measures import Rows, Tiles, rows_of, tiles_at_once, with_tiles
+from fedtempo.simulation.engine.measures import Rows, Tiles, added, rows_of, tiles_at_once
 from fedtempo.simulation.engine.numerics import Precision, cast, kept_as
 from fedtempo.simulation.engine.program import Piece
 from fedtempo.simulation.engine.task import Data, Runs, State, Task, Tree, at
@@ -127,34 +127,50 @@ class StreamedMachine(EventMachine):
 
     def measure(self, state: State, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         versions = (state.slots.sent.model, state.slots.state)
-        picked = (versions, np.int32(slot))
-        model = self._compile("version", at, *picked)(*picked)
-        train = self.on_device.train
-        seeds, *_, runs = jax.tree.leaves(model)[0].shape
-        sums = jnp.zeros((seeds, train.size.shape[0], len(self.meter.on_train), runs), dtype=jnp.result_type(float))
-        for tiles in train.tiles:
-            sums = self._with_all(tiles, model, sums)
-        args = (sums, train.size, model, self.on_device.test)
-        out: Mapping[str, jax.Array] = self._compile("measures", self._measures, *args)(*args)
+        train, test = self.on_device.train, self.on_device.test
+        seeds, runs = (jax.tree.leaves(versions)[0].shape[k] for k in (1, -1))
+        held = self.meter.row_bytes * seeds
+        at_once = [tiles_at_once(self.problem.rows, tiles, runs, held) for tiles in train.tiles]
+        if all(len(tiles.start) <= together for tiles, together in zip(train.tiles, at_once, strict=True)):
+            rows = train._replace(rows=self.on_device.taken(np.arange(self.problem.num_rows)))
+            whole = (versions, np.int32(slot), rows, test)
+            out: Mapping[str, jax.Array] = self._compile("measure", self.meter, *whole)(*whole)
+        else:
+            picked = (versions, np.int32(slot))
+            model = self._compile("version", at, *picked)(*picked)
+            shape = (seeds, train.size.shape[0], len(self.meter.on_train), runs)
+            sums = jnp.zeros(shape, dtype=jnp.result_type(float))
+            for tiles, together in zip(train.tiles, at_once, strict=True):
+                sums = self._with_all(tiles, together, model, sums)
+            args = (sums, train.size, model, test)
+            out = self._compile("measures", self._measures, *args)(*args)
         return {name: np.asarray(value) for name, value in out.items()}
 
-    def _with_all(self, tiles: Tiles, model: Tree, sums: jax.Array) -> jax.Array:
-        """The sums with those over all of some tiles, brought a few at a time while the device works on the last."""
+    def _with_all(self, tiles: Tiles, together: int, model: Tree, sums: jax.Array) -> jax.Array:
+        """The sums with those over all of some tiles, brought a part at a time while the device works on the last.
+
+        A part is two steps of the loop that goes over rows in memory: a loop of one step would be compiled otherwise.
+        """
         start, group, span = (np.asarray(part) for part in tiles)
-        together = tiles_at_once(self.problem.rows, tiles, sums.shape[-1], self.meter.held(model))
-        for begin in range(0, len(start), together):
-            place = begin + np.arange(together)
-            inside = place < len(start)
-            place = np.minimum(place, len(start) - 1)
-            batches = self.on_device.taken(start[place][:, None].astype(np.int64) + span)
+        room = min(2, -(-len(start) // together)) * together
+        places = jnp.arange(room, dtype=jnp.int32) * len(span)
+        add = partial(self._added, together)
+        for begin in range(0, len(start), room):
+            some = start[begin : begin + room]
+            rows = self.on_device.taken((some[:, None].astype(np.int64) + span).reshape(-1))
+            rows = jax.tree.map(partial(_padded, room=room * len(span)), rows)
+            own = np.full(room, group[-1])
+            own[: len(some)] = group[begin : begin + room]
             jax.block_until_ready(sums)  # type: ignore[no-untyped-call]  # so that no more than two parts are held
-            args = (model, batches, jnp.asarray(group[place]), jnp.asarray(inside), sums)
-            sums = self._compile("tiles", self._added, *args)(*args)
+            args = (model, rows, Tiles(places, jnp.asarray(own), tiles.span), jnp.int32(len(some)), sums)
+            sums = self._compile(f"tiles {together}", add, *args)(*args)
         return sums
 
-    def _added(self, model: Tree, batches: Tree, group: jax.Array, inside: jax.Array, sums: jax.Array) -> jax.Array:
+    def _added(
+        self, together: int, model: Tree, rows: Tree, tiles: Tiles, total: jax.Array, sums: jax.Array
+    ) -> jax.Array:
         functions, held = self.meter.on_train, self.meter.held(model)
-        return jax.vmap(lambda m, now: with_tiles(functions, m, batches, group, inside, now, held))(model, sums)
+        return jax.vmap(lambda m, now: added(functions, m, rows, tiles, now, held, together, total))(model, sums)
 
     def _measures(self, sums: jax.Array, size: jax.Array, model: Tree, test: Rows | None) -> dict[str, jax.Array]:
         clients = jnp.moveaxis(sums / size[:, None, None].astype(sums.dtype), 1, 2)
