@@ -199,19 +199,8 @@ def compare_data(folder: Path) -> None:
                 one["wall"],
             )
         )
-    _table(
-        (
-            "clients",
-            "data GiB",
-            "peak GiB",
-            "µs a client, once",
-            "µs an update",
-            "µs a client, a measure",
-            "updates",
-            "wall s",
-        ),
-        rows,
-    )
+    heads = ("data GiB", "peak GiB", "in memory", "µs a client, once", "µs an update", "in memory")
+    _table(("clients", *heads, "µs a client, a measure", "in memory", "updates", "wall s"), rows)
 
 
 def main() -> None:

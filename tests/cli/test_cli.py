@@ -220,7 +220,7 @@ BAD = {
     "timeline --times 1,2 --until 5 --scheme async --out x.bmp": "svg, png, pdf",
     "timeline --times 1,2 --until 5 --scheme async --out /no/such/folder/x.svg": "create it first",
     "timeline --times 1,2 --until 1e40 --scheme async": "make it at most",
-    "timeline --times 1,2 --until 1e9 --scheme async": "timeline_chunks",
+    "timeline --times 1,2 --until 1e9 --scheme async": "--out timeline.parquet",
     "timeline --times 1,2 --until 100 --scheme fedfix --wait 1e-9": "make it at most",
     "timeline --times 1,2 --until 1e5 --scheme async --out x.svg": "readable",
     "timeline --times 1e-15,1 --until 1e4 --scheme fedavg": "make it at most",
