@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -142,3 +144,32 @@ def test_a_file_system_that_cannot_sync_folders_is_done_without(tmp_path, monkey
     monkeypatch.setattr(os, "fsync", fsync)
     files.write_text(tmp_path / "a", "text")
     assert (tmp_path / "a").read_text() == "text"
+
+
+def test_of_several_who_write_first_one_does(tmp_path) -> None:
+    path = tmp_path / "study.json"
+    with ThreadPoolExecutor(8) as pool:
+        wrote = list(pool.map(lambda k: files.write_first(path, f"{k}" * 1000), range(8)))
+    assert wrote.count(True) == 1
+    assert path.read_text() == f"{wrote.index(True)}" * 1000
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_written_first_survives_a_power_cut(tmp_path) -> None:
+    def first(folder: Path) -> None:
+        files.write_first(folder / "a", "one")
+
+    def read(folder: Path) -> str:
+        return (folder / "a").read_text() if (folder / "a").exists() else ""
+
+    survives_power_cuts(tmp_path, [first], read)
+
+
+def test_a_file_system_without_links_will_do(tmp_path, monkeypatch) -> None:
+    def no_links(*names) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert files.write_first(tmp_path / "a", "one")
+    assert not files.write_first(tmp_path / "a", "two")
+    assert (tmp_path / "a").read_text() == "one"

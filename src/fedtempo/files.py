@@ -53,8 +53,10 @@ class Disk:
         except FileExistsError:
             return False
         except OSError as error:  # a file system without links
-            if error.errno not in _NO_LINKS or target.exists():
+            if error.errno not in _NO_LINKS:
                 raise
+            if target.exists():
+                return False
             self.replace(source, target)
         return True
 

@@ -26,7 +26,7 @@ def problem(clients: int, dimension: int = 4, rows: int = 2) -> ft.Problem:
 def planned(monkeypatch, clients=40, dimension=4, rows=2, scheme=None, **changes):
     """The units of a study and their machines, without running them."""
     with monkeypatch.context() as patch:
-        patch.setattr(study, "run_study", lambda found, folder, **kwargs: found)
+        patch.setattr(study, "run_study", lambda found, folder, how: found)
         local = ft.LocalSGD(lr=changes.pop("lr", 0.1), batch_size=changes.pop("batch_size", 2))
         found = ft.simulate(
             problem(clients, dimension, rows),

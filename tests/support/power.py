@@ -91,6 +91,14 @@ class PowerCutDisk(files.Disk):
             self._change(source.parent, (source, None), (target, node))
             super().replace(source, target)
 
+    def link(self, source: Path, target: Path) -> bool:
+        with self._lock:
+            self._moment()
+            if target in self._names:
+                return False
+            self._change(source.parent, (target, self._names[source]))
+            return super().link(source, target)
+
     def remove(self, path: Path) -> None:
         with self._lock:
             if path not in self._names:

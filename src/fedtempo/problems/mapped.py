@@ -27,7 +27,7 @@ _SCATTERED_ROWS = 1 << 10
 
 
 def is_mapped(leaf: object) -> TypeGuard[np.memmap[Any, Any]]:
-    """Whether an array is a file's, as ``np.load(path, mmap_mode="r")`` gives it; private copies ("c") are not."""
+    """Whether an array is a file's, as ``mmap_mode="r"`` makes it; private copies ("c") are not."""
     return isinstance(leaf, np.memmap) and getattr(leaf, "_mmap", None) is not None and leaf.mode != "c"
 
 

@@ -114,7 +114,7 @@ class Problem:
     are those of the function that made a problem with this name; `spec` repeats them.
 
     The clients' rows lie end to end in `rows`, a tree of read-only NumPy arrays: client i owns rows `offsets[i]` up to
-    `offsets[i + 1]`. Whole numbers of 64 bits are kept in 32. Memory-mapped arrays (``np.load(path, mmap_mode="r")``)
+    `offsets[i + 1]`. Whole numbers of 64 bits are kept in 32. Memory-mapped arrays (``mmap_mode="r"``)
     in which rows lie client after client stay on disk, and a study reads the rows as its batches need them.
     """
 
