@@ -313,10 +313,10 @@ def test_bad_input(make, said) -> None:
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["mlflow", "wandb", "parquet"])
+@pytest.mark.parametrize("name", ["mlflow", "wandb", "parquet", "tensorboard"])
 def test_what_is_not_installed_names_its_extra(name, monkeypatch, tmp_path) -> None:
     for module in [*sys.modules]:
-        if module.split(".")[0] in (name, "pyarrow"):
+        if module.split(".")[0] in (name, "pyarrow") or module == "fedtempo.track.event_files":
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "pyarrow" if name == "parquet" else name, None)
     with pytest.raises(InputError) as error:
@@ -327,7 +327,7 @@ def test_what_is_not_installed_names_its_extra(name, monkeypatch, tmp_path) -> N
 
 def test_the_package_loads_no_tool() -> None:
     code = (
-        "import sys, fedtempo as ft; ft.track.tensorboard('x'); ft.track.csv('y')\n"
+        "import sys, fedtempo as ft; ft.track.tensorboard; ft.track.csv('y')\n"
         "print([m for m in ('jax', 'xarray', 'tensorboard', 'mlflow', 'wandb', 'pyarrow') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

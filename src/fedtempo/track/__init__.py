@@ -23,7 +23,7 @@ __all__ = ["csv", "mlflow", "parquet", "tensorboard", "wandb"]
 
 
 def tensorboard(folder: str | Path = "runs") -> TensorBoard:
-    """Event files for ``tensorboard --logdir FOLDER``, a folder a run; nothing has to be installed.
+    """Event files for ``tensorboard --logdir FOLDER``, a folder a run; needs ``pip install 'fedtempo[tensorboard]'``.
 
     Runs of the same name that are in the folder are replaced: give each study a folder of its own.
     """

@@ -1,10 +1,8 @@
-"""TensorBoard: an event file for each run, in a folder of its own; nothing has to be installed to write it.
+"""TensorBoard: an event file for each run, in a folder of its own.
 
     folder/FedAvg, time-based, lr 0.1, seed 0/events.out.tfevents.….fedtempo
 
-A record is its length, the checksum of that, a protocol buffer (Event), and its checksum; checksums are CRC-32C, masked
-as TensorFlow masks them. Wall time is virtual time, so that TensorBoard's axis "Relative" has it. Labels are
-hyper-parameters.
+Wall time is virtual time, so that TensorBoard's axis "Relative" has it. Labels are hyper-parameters.
 
 A file begins with the note that the run starts at step 0: a TensorBoard that is running drops what it had read of it
 before. Then what earlier processes have written of the run is removed; the last of those files stays, empty, since
@@ -15,18 +13,25 @@ has none open.
 from __future__ import annotations
 
 import hashlib
-import math
+import io
 import os
 import re
 import socket
-import struct
 import time as clock
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedtempo.files import make_folder, storage_errors
 from fedtempo.simulation.run_info import RunInfo
-from fedtempo.track.sink import Point, Sink, Told
+from fedtempo.track.sink import Point, Sink, Told, not_installed
+
+try:
+    from tensorboard.compat.proto import event_pb2, summary_pb2
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+    from tensorboard.summary.writer.record_writer import RecordWriter
+except ImportError:
+    raise not_installed("TensorBoard", "tensorboard") from None
 
 _OURS = ".fedtempo"
 _UNSAFE = re.compile(r'[\x00-\x1f\\:*?"<>|]')
@@ -47,7 +52,7 @@ class TensorBoard(Sink):
 
     def _write(self, told: Sequence[Told]) -> None:
         for of_run in told:
-            content = b"".join(_record(_values(point)) for point in of_run.points.values())
+            content = _records(map(_values, of_run.points.values()))
             name = of_run.run.name
             if name in self._files:
                 with storage_errors(self._files[name]), self._files[name].open("ab") as file:
@@ -63,7 +68,7 @@ class TensorBoard(Sink):
         with storage_errors(folder):
             make_folder(folder)
             earlier = sorted(folder.glob(f"events.out.tfevents.*{_OURS}"))
-            path.write_bytes(b"".join(map(_record, (_version(now), _start(now), _labels(run, now)))) + content)
+            path.write_bytes(_records([*_start(now), _labels(run, now)]) + content)
             for other in earlier[:-1]:
                 other.unlink(missing_ok=True)
             for other in earlier[-1:]:
@@ -86,97 +91,32 @@ def folder_name(run: str) -> str:
 # -- events
 
 
-def _version(now: float) -> bytes:
-    return _double(1, now) + _text(3, "brain.Event:2")
+def _start(now: float) -> list[Any]:
+    """The format, and that the run starts at step 0."""
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    return [
+        event_pb2.Event(wall_time=now, file_version="brain.Event:2"),
+        event_pb2.Event(wall_time=now, step=0, session_log=start),
+    ]
 
 
-def _start(now: float) -> bytes:
-    """The run starts at step 0."""
-    return _double(1, now) + _whole(2, 0) + _part(7, _whole(1, 1))
+def _labels(run: RunInfo, now: float) -> Any:
+    """The labels of a run as hyper-parameters."""
+    plain = {
+        name: label if isinstance(label, bool | int | float | str) else str(label) for name, label in run.labels.items()
+    }
+    return event_pb2.Event(wall_time=now, summary=hparams_pb(plain, start_time_secs=now))
 
 
-def _labels(run: RunInfo, now: float) -> bytes:
-    """The labels of a run as hyper-parameters, in the words of TensorBoard's plugin."""
-    entries = b"".join(_part(1, _text(1, name) + _part(2, _label(label))) for name, label in run.labels.items())
-    session = _part(3, entries + _double(5, now))
-    plugin = _part(9, _part(1, _text(1, "hparams") + _part(2, session)))
-    return _double(1, now) + _part(5, _part(1, _text(1, "_hparams_/session_start_info") + plugin))
+def _values(point: Point) -> Any:
+    parts = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]
+    return event_pb2.Event(wall_time=point.time, step=point.step, summary=summary_pb2.Summary(value=parts))
 
 
-def _label(label: object) -> bytes:
-    if isinstance(label, bool):
-        return _whole(4, int(label))
-    if isinstance(label, str):
-        return _text(3, label)
-    try:
-        return _double(2, float(label))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return _text(3, str(label))
-
-
-def _values(point: Point) -> bytes:
-    parts = (_part(1, _text(1, name) + _number_of(value)) for name, value in point.values.items())
-    return _double(1, point.time) + _whole(2, point.step) + _part(5, b"".join(parts))
-
-
-# -- protocol buffers and records
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _whole(field: int, number: int) -> bytes:
-    return _varint(field << 3) + _varint(number)
-
-
-def _double(field: int, number: float) -> bytes:
-    return _varint(field << 3 | 1) + struct.pack("<d", number)
-
-
-def _number_of(value: float) -> bytes:
-    """A value in 32 bits, as TensorBoard keeps it."""
-    try:
-        packed = struct.pack("<f", value)
-    except OverflowError:
-        packed = struct.pack("<f", math.copysign(math.inf, value))
-    return _varint(2 << 3 | 5) + packed
-
-
-def _part(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
-def _text(field: int, text: str) -> bytes:
-    return _part(field, text.encode())
-
-
-def _record(event: bytes) -> bytes:
-    length = struct.pack("<Q", len(event))
-    return length + struct.pack("<I", _masked(length)) + event + struct.pack("<I", _masked(event))
-
-
-def _masked(content: bytes) -> int:
-    crc = _crc(content)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _row(byte: int) -> int:
-    for _ in range(8):
-        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-    return byte
-
-
-_TABLE = [_row(byte) for byte in range(256)]
-
-
-def _crc(content: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in content:
-        crc = _TABLE[(crc ^ byte) & 255] ^ crc >> 8
-    return crc ^ 0xFFFFFFFF
+def _records(events: Iterable[Any]) -> bytes:
+    """Events as they lie in a file."""
+    out = io.BytesIO()
+    writer = RecordWriter(out)
+    for event in events:
+        writer.write(event.SerializeToString())
+    return out.getvalue()
