@@ -5,21 +5,28 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import platform
+import shutil
 import signal
+import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import fedtempo as ft
 from fedtempo.errors import InputError, WorkersLost
+from fedtempo.simulation import desk as desk_file
 from fedtempo.simulation import executors, worker
+from fedtempo.simulation.checkpoint import DESKS
+from fedtempo.simulation.desk import Desk, clear_desks, new_desk
 from fedtempo.simulation.executors import Pool, Sender
-from fedtempo.simulation.worker import Desk, Report, packed_problem
+from fedtempo.simulation.worker import Report, packed_problem
 from support.executors import Changed, assert_same, elsewhere, init, loss, problem, study
 
 
@@ -43,8 +50,8 @@ def test_two_processes_one_of_which_is_killed_come_to_the_same_bits(whole, tmp_p
     killed: list[int] = []
 
     def kill(progress: ft.Progress) -> None:
-        """Once some units are done, the process of whoever is at one."""
-        if not killed and 0 < progress.units_done < progress.units:
+        """Once some units are begun, the process of whoever is at one."""
+        if not killed and progress.units_done < progress.units and list(tmp_path.glob(f"study/{DESKS}*/*.owner")):
             child = next(iter(pool._executor._processes))
             os.kill(child, signal.SIGKILL)
             killed.append(child)
@@ -127,7 +134,7 @@ def test_jobs_that_know_nothing_of_each_other_are_one_study(whole, tmp_path) -> 
     assert first.finished
     joined, said = study_in(folder)
     assert not joined.finished
-    assert "nothing yet from 2, 3" in said
+    assert said == "1 of 3 jobs (nothing yet from 2, 3)"
     study(units="3/3", checkpoint=folder)
     study(units="2/3", checkpoint=folder)
     joined, said = study_in(folder)
@@ -177,7 +184,7 @@ def test_a_dask_worker_that_is_killed_changes_no_bit(whole, tmp_path) -> None:
             pids = list(client.run(os.getpid).values())
 
             def kill(progress: ft.Progress) -> None:
-                if len(pids) == 2 and 0 < progress.units_done < progress.units:
+                if len(pids) == 2 and list(tmp_path.glob(f"study/{DESKS}*/*.owner")):
                     os.kill(pids.pop(), signal.SIGKILL)
 
             found = study(
@@ -199,7 +206,7 @@ def test_a_dask_worker_that_is_killed_changes_no_bit(whole, tmp_path) -> None:
 
 
 def test_what_is_not_an_executor_is_said(tmp_path) -> None:
-    with pytest.raises(InputError, match="executor: a str is not an executor"):
+    with pytest.raises(InputError, match="executor: 'dask' is not an executor"):
         study(executor="dask")
     with pytest.raises(InputError, match="workers: 0 processes cannot be; give at least 1"):
         study(workers=0)
@@ -237,6 +244,7 @@ def test_a_share_needs_a_folder_and_given_rates(tmp_path) -> None:
 
 
 def test_what_cannot_be_sent_is_said_with_its_cure(monkeypatch) -> None:
+    pytest.importorskip("distributed")  # loaded while it can be: half a Dask would stay
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     mine = problem()
     mine.loss = lambda params, batch: 0.0
@@ -284,8 +292,7 @@ def test_rows_on_disk_are_sent_as_the_place_where_they_lie(tmp_path) -> None:
 
 
 def test_only_the_last_attempt_saves(tmp_path) -> None:
-    desk = Desk(tmp_path / "desk")
-    desk.open()
+    desk = new_desk(tmp_path, "history")
     desk.take(3, "a.1")
     assert desk.is_mine(3, "a.1")
     assert desk.is_begun(3, "a")
@@ -296,22 +303,81 @@ def test_only_the_last_attempt_saves(tmp_path) -> None:
     assert not desk.is_begun(3, "a")
     assert not desk.is_mine(4, "b.1")
     desk.close()
-    assert not (tmp_path / "desk").exists()
+    assert not list(tmp_path.iterdir())
     assert not desk.is_mine(3, "b.1")
 
 
+def test_a_desk_that_is_in_use_is_left_alone(tmp_path, monkeypatch) -> None:
+    mine = new_desk(tmp_path, "history")
+    with pytest.raises(ft.ResultsConflict, match=rf"another process is training .* \(process {os.getpid()} on "):
+        clear_desks(tmp_path, "history")
+    clear_desks(tmp_path, "history.1-of-2")  # another job's
+    assert mine.path.exists()
+    with pytest.raises(ft.ResultsConflict, match="another process is training"):
+        study(checkpoint=_begun(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (mine.path / "sign").write_text(f"{platform.node()} {gone.pid} 1")
+    clear_desks(tmp_path, "history")
+    assert not mine.path.exists()
+
+    monkeypatch.setattr(desk_file, "SIGN_SECONDS", 0.02)
+    far = new_desk(tmp_path, "history")
+    (far.path / "sign").write_text("elsewhere 7 1")
+    with ThreadPoolExecutor(1) as pool:
+        stop = threading.Event()
+
+        def renew() -> None:
+            while not stop.wait(0.005):
+                (far.path / "sign").write_text(f"elsewhere 7 {time.time_ns()}")
+
+        pool.submit(renew)
+        with pytest.raises(ft.ResultsConflict, match="process 7 on elsewhere"):
+            clear_desks(tmp_path, "history")
+        stop.set()
+    clear_desks(tmp_path, "history")  # nobody renews the sign
+    assert not far.path.exists()
+
+
+def _begun(folder):
+    """Where somebody is at a study already."""
+    study(checkpoint=folder / "study")
+    new_desk(folder / "study", "history")
+    return folder / "study"
+
+
+def test_a_folder_that_is_removed_in_the_middle_is_said(tmp_path) -> None:
+    desk = new_desk(tmp_path / "study", "history")
+    shutil.rmtree(tmp_path / "study")
+    with pytest.raises(ft.ResultsConflict, match="was removed while it was trained"):
+        desk.touch()
+    desk.stop()
+    desk.close()
+
+
+def test_what_fails_on_the_way_leaves_a_history(tmp_path) -> None:
+    def fail(run, time, values) -> None:
+        if time > 0:
+            raise RuntimeError("no more room for curves")
+
+    for name, where in (("here", {}), ("there", {"executor": Changed()})):
+        with pytest.raises(RuntimeError, match="no more room"):
+            study(on_measure=fail, checkpoint=tmp_path / name, **where)
+        assert bool(ft.History.load(tmp_path / name / "history.nc").begun.any())
+        assert not list((tmp_path / name).glob(f"{DESKS}*"))
+
+
 def test_workers_end_when_they_are_asked_to_or_nobody_is_there(tmp_path, monkeypatch) -> None:
-    desk = Desk(tmp_path / "desk")
-    desk.open()
+    desk = new_desk(tmp_path, "history")
     clock = [0.0]
-    monkeypatch.setattr(worker.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(desk_file.time, "monotonic", lambda: clock[0])
     assert not desk.asks_to_stop()
-    clock[0] = worker.GONE_SECONDS - 1
+    clock[0] = desk_file.GONE_SECONDS - 1
     assert not desk.asks_to_stop()
     os.utime(desk.path / "sign", ns=(5, 5))  # as `touch` does
-    clock[0] = worker.GONE_SECONDS + 50
+    clock[0] = desk_file.GONE_SECONDS + 50
     assert not desk.asks_to_stop()
-    clock[0] += worker.GONE_SECONDS + 1
+    clock[0] += desk_file.GONE_SECONDS + 1
     assert desk.asks_to_stop()
     os.utime(desk.path / "sign", ns=(6, 6))
     assert not desk.asks_to_stop()
@@ -334,7 +400,8 @@ def test_a_worker_that_was_replaced_saves_nothing(tmp_path, forgetful) -> None:
     before = unit.read_bytes()
     unit.unlink()
     desk = Desk(orders[0].desk)
-    desk.open()
+    desk.path.mkdir()
+    desk.touch()
     take = Desk.take
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Desk, "take", lambda self, number, owner: take(self, number, "somebody else"))
@@ -355,7 +422,7 @@ def test_what_a_worker_raises_ends_the_study(tmp_path) -> None:
         one.change = lambda order: order._replace(unit=99)
         with pytest.raises(IndexError):
             study(executor=one, checkpoint=tmp_path / "study")
-    assert not list((tmp_path / "study").glob(f"{executors.DESK}*"))
+    assert not list((tmp_path / "study").glob(f"{DESKS}*"))
 
 
 def test_a_unit_that_ends_its_process_again_and_again_is_given_up() -> None:

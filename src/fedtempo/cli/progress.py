@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def stoppable(message: str) -> Iterator[None]:
-    """SIGTERM stops as Ctrl-C does; `message` says what was kept and how to go on."""
+def stoppable(message: str | Callable[[], str]) -> Iterator[None]:
+    """SIGTERM stops as Ctrl-C does; `message` says what was kept and how to go on, or finds that out then."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(message) from None
+        raise Interrupted(message if isinstance(message, str) else message()) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 

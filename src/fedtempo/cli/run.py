@@ -342,7 +342,12 @@ def _carry_out(
 
     job = "" if arguments["units"] is None else f" --units {arguments['units']}"
     onward = f"fedtempo run --resume {folder}{job}{' --trust' if names_own_code(description) else ''}"
-    kept = f"stopped, and everything so far is kept: fedtempo show {folder}, or go on with {onward}"
+
+    def kept() -> str:
+        if not (folder / "history.nc").exists() and not job:
+            return f"stopped; go on with {onward}"
+        return f"stopped, and everything so far is kept: fedtempo show {folder}, or go on with {onward}"
+
     with reporting(quiet) as report, stoppable(kept):
         try:
             history = simulate(**arguments, checkpoint=folder, description=description, on_progress=report)

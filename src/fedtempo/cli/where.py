@@ -57,8 +57,7 @@ def trained_by(workers: int | None, cluster: str | None) -> Iterator[dict[str, A
     except ImportError:
         raise InputError("--cluster: Dask is not installed; pip install 'fedtempo[cluster]'") from None
     make: Any = Client
-    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what goes wrong there is said in one sentence here
+    _silence()
     given = {"scheduler_file": cluster} if Path(cluster).is_file() else {"address": cluster}
     try:
         client = make(**given, timeout=_CONNECT_SECONDS, set_as_default=False)
@@ -68,9 +67,16 @@ def trained_by(workers: int | None, cluster: str | None) -> Iterator[dict[str, A
             f"--cluster: no scheduler of Dask answers at {cluster} ({said[0] if said else type(error).__name__}); "
             "start one by: dask scheduler, and workers by: dask worker ADDRESS"
         ) from None
+    _silence()  # what has been loaded since
     try:
         if not client.scheduler_info()["workers"]:
             logging.getLogger(__name__).warning("%s has no workers yet; waiting for some: dask worker ADDRESS", cluster)
         yield {"executor": client.get_executor(pure=False)}
     finally:
         client.close(timeout=2)
+
+
+def _silence() -> None:
+    """What goes wrong in Dask is said in one sentence here."""
+    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -27,6 +27,8 @@ from fedtempo.files import make_folder, remove, remove_unfinished, write_first, 
 
 FORMAT = 1
 WHOLE = "history.nc"
+DESKS = ".workers-"
+"""How the folders begin of processes that give orders to workers (desk.py)."""
 TRACK = "track"
 """The folder of sinks, in that of a study or of a run."""
 
@@ -100,7 +102,7 @@ class Folder:
         """Whether a path is what a process that was killed in `begin`, or another job there, leaves."""
         if path.name == "units":
             return path.is_dir() and all(half.name.startswith(".") for half in path.iterdir())
-        return path.name.startswith(f".{self._study.name}.")
+        return path.name.startswith((f".{self._study.name}.", DESKS))
 
     def begin(self, configuration: dict[str, Any], layout: dict[str, int]) -> None:
         """Make the folder this study's, after `check`; what killed processes had half written is removed."""

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -32,6 +32,7 @@ from concurrent.futures import (
 )
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -40,9 +41,10 @@ from weakref import WeakKeyDictionary
 from fedtempo.errors import InputError, WorkersLost, in_one_line
 from fedtempo.problems.problem import Problem
 from fedtempo.simulation.checkpoint import Folder
+from fedtempo.simulation.desk import SIGN_SECONDS, Desk, new_desk
 from fedtempo.simulation.ledger import POLL_SECONDS, Ledger, Table
 from fedtempo.simulation.unit_runner import Interrupts, noted
-from fedtempo.simulation.worker import Desk, Order, Packed, Report, Sent, packed_problem, packed_study, work
+from fedtempo.simulation.worker import Order, Packed, Report, Sent, packed_problem, packed_study, work
 
 if TYPE_CHECKING:
     from fedtempo.simulation.study import Study
@@ -51,11 +53,8 @@ DEATHS = 3
 """So often a unit may end its worker before it is given up."""
 SMALL = 1 << 16
 """Bytes of a problem that goes with every order."""
-SIGN_SECONDS = 5.0
 LAST_SECONDS = 90.0
 """So long workers that are asked to save and end may take."""
-DESK = ".workers-"
-"""How the folder begins, inside the study's, of the one who gives the orders."""
 
 
 class Pool:
@@ -63,12 +62,14 @@ class Pool:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        self._spawn = multiprocessing.get_context("spawn")
+        self._leave = self._spawn.Event()
+        """Set: processes end at once, whatever they do."""
         self._executor = self._made()
 
     def _made(self) -> ProcessPoolExecutor:
-        spawn = multiprocessing.get_context("spawn")
-        path = [entry for entry in sys.path if entry]
-        return ProcessPoolExecutor(self.workers, mp_context=spawn, initializer=_begin_process, initargs=(path,))
+        given = [entry for entry in sys.path if entry], self._leave
+        return ProcessPoolExecutor(self.workers, mp_context=self._spawn, initializer=_begin_process, initargs=given)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Give it to a process."""
@@ -80,8 +81,10 @@ class Pool:
                 self._executor = self._made()
                 return self._executor.submit(function, *args)
 
-    def close(self) -> None:
-        """End the processes."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End the processes, when they have done what they are at, or at once."""
+        if at_once:
+            self._leave.set()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
@@ -96,34 +99,32 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _begin_process(path: list[str]) -> None:
+def _begin_process(path: list[str], leave: Event) -> None:
     """A process of the pool: what it prints goes to standard error, and Ctrl-C is for the one that started it."""
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    parent = multiprocessing.parent_process()
+    for end in (leave.wait, parent.join if parent is not None else leave.wait):
+        threading.Thread(target=_end_after, args=(end,), daemon=True).start()
     sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that has started it is gone, also if that was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _end_after(wait: Callable[[], object]) -> None:
+    """End this process when it is told to, or when the one that has started it is gone, also if that was killed."""
+    wait()
+    os._exit(1)
 
 
 @contextmanager
-def workers_of(executor: object, workers: Any) -> Iterator[Executor | Pool | None]:
-    """What runs the units: the executor that is given, a pool of so many processes, or None: this process itself."""
+def workers_of(executor: object, workers: Any) -> Iterator[Sender | None]:
+    """What gives units to the executor, or to a pool of so many processes; None: this process runs them itself."""
     if executor is not None and workers is not None:
         raise InputError("workers: the executor has its own; leave workers out, or the executor")
     if executor is not None:
         if not isinstance(executor, Executor):
             cure = "client.get_executor()" if hasattr(executor, "get_executor") else "ProcessPoolExecutor(4)"
-            raise InputError(
-                f"executor: a {type(executor).__name__} is not an executor of concurrent.futures; give one, as {cure}"
-            )
-        yield executor
+            raise InputError(f"executor: {executor!r} is not an executor of concurrent.futures; give one, as {cure}")
+        yield Sender(executor)
         return
     if workers is None:
         yield None
@@ -131,10 +132,22 @@ def workers_of(executor: object, workers: Any) -> Iterator[Executor | Pool | Non
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise InputError(f"workers: {workers!r} processes cannot be; give at least 1, or leave it out for this one")
     pool = Pool(workers)
+    sender = Sender(pool)
     try:
-        yield pool
+        yield sender
+    except BaseException:
+        sender.is_abandoned = True
+        raise
     finally:
-        pool.close()
+        pool.close(at_once=sender.is_abandoned)
+
+
+def _here() -> str:
+    """Where modules of one's own lie, if that is known."""
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""
 
 
 class Sender:
@@ -150,14 +163,24 @@ class Sender:
         self._given: WeakKeyDictionary[Future[Any], int] = WeakKeyDictionary()
         """When an order was given, counted in orders."""
         self._orders = 0
-        self._problem_at: dict[str, int] = {}
+        self._problem_at: dict[tuple[str, str], int] = {}
         """When a problem was last sent for a worker."""
+        self._packed: WeakKeyDictionary[Problem, Packed] = WeakKeyDictionary()
+        self.is_abandoned = False
+        """Whether workers of ours may end in the middle of what they do."""
+
+    @property
+    def workers(self) -> int | None:
+        """How many there are, where that is known."""
+        return self.executor.workers if isinstance(self.executor, Pool) else None
 
     def sent(self, study: Packed, problem: Problem, *, with_problem: bool = False) -> Sent:
         """A study for an order."""
-        packed = packed_problem(problem)
+        packed = self._packed.get(problem)
+        if packed is None:
+            packed = self._packed[problem] = packed_problem(problem)
         goes = with_problem or len(packed.content) <= SMALL
-        return Sent(study.content, packed.key, packed.content if goes else None, os.getcwd())
+        return Sent(study.content, packed.key, packed.content if goes else None, _here())
 
     def submit(self, function: Callable[[Any], Any], order: object) -> Future[Any]:
         """Give it away."""
@@ -169,12 +192,19 @@ class Sender:
         self._given[task] = self._orders
         return task
 
-    def is_missing(self, task: Future[Any], worker: str) -> bool:
+    def is_missing(self, task: Future[Any], worker: str, problem: Problem) -> bool:
         """Whether the problem is to go along, now that an order has come back from a worker without it."""
-        if self._given[task] < self._problem_at.get(worker, 0):
+        key = worker, self._packed[problem].key
+        if self._given[task] < self._problem_at.get(key, 0):
             return False
-        self._problem_at[worker] = self._orders + 1
+        self._problem_at[key] = self._orders + 1
         return True
+
+    def abandon(self, tasks: Iterable[Future[Any]]) -> None:
+        """Nobody waits for these any more, and there is nothing in them to keep."""
+        for task in tasks:
+            task.cancel()
+        self.is_abandoned = True
 
     def result(self, task: Future[Any], unit: object, *, begun: bool = True) -> Any:
         """What has come of an order; None where the process has died, and it is to be given again.
@@ -203,8 +233,10 @@ class Sender:
             what = "it is closed"
         elif isinstance(error, CancelledError):
             what = "it has let go of what it was given: its scheduler, or its workers, are gone"
-        else:
+        elif isinstance(error, BrokenExecutor):
             what = f"its workers are gone ({in_one_line(error)})"
+        else:
+            what = f"it does not take the work ({in_one_line(error)})"
         return WorkersLost(
             f"executor: {what}; what was saved is kept, and goes on from there by the same call, without it or with "
             "another"
@@ -214,8 +246,8 @@ class Sender:
 class ExecutorRunner:
     """Runs the units of a study by an executor."""
 
-    def __init__(self, ledger: Ledger, study: Study, splits: int, executor: Executor | Pool) -> None:
-        self._ledger, self._sender = ledger, Sender(executor)
+    def __init__(self, ledger: Ledger, study: Study, splits: int, sender: Sender) -> None:
+        self._ledger, self._sender = ledger, sender
         self._packed, self._problem = packed_study(study, splits), study.problem
         self._shared = True
         """Whether workers have seen the study's folder, as far as is known."""
@@ -254,11 +286,7 @@ class ExecutorRunner:
         folder = kept if kept is not None else Folder(path)
         if kept is None:
             (path / "units").mkdir()
-        mine = f"{DESK}{folder.history.stem}."
-        for left in path.glob(f"{mine}????????"):  # of a process that was killed: its workers, if there are any, end
-            Desk(left).close()
-        desk = Desk(path / f"{mine}{secrets.token_hex(4)}")
-        desk.open()
+        desk = new_desk(path, folder.history.stem)
         try:
             yield folder, desk
         finally:
@@ -297,7 +325,7 @@ class ExecutorRunner:
             if report is None:
                 self._order(k)
             elif report.ending == "no problem":
-                self._order(k, with_problem=self._sender.is_missing(task, report.worker))
+                self._order(k, with_problem=self._sender.is_missing(task, report.worker, self._problem))
             else:
                 self._heard(k, order, report)
 
@@ -348,7 +376,7 @@ class ExecutorRunner:
     def _end(self, interrupts: Interrupts) -> None:
         """Workers save and end; a second interrupt waits for nobody."""
         self._desk.stop()
-        for task, order in list(self._out.items()):
+        for task, order in [*self._out.items()]:
             if order.folder is None or not self._desk.is_begun(order.unit, order.attempt):  # as it was saved last
                 task.cancel()
                 del self._out[task]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +27,7 @@ from fedtempo.simulation.costs import Traffic, check_memory, estimate
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, numerics
 from fedtempo.simulation.engine.session import Session, Snapshot, UnitSpec
-from fedtempo.simulation.executors import Pool, Sender
+from fedtempo.simulation.executors import Sender
 from fedtempo.simulation.ledger import POLL_SECONDS, Table
 from fedtempo.simulation.unit_runner import cores, noted
 from fedtempo.simulation.units import units_of
@@ -188,9 +188,9 @@ class _Lane:
 class Field:
     """Runs of one or several studies of a problem."""
 
-    def __init__(self, executor: Executor | Pool | None = None) -> None:
-        """`executor`: whose workers train, in the place of this process."""
-        self._sender = None if executor is None else Sender(executor)
+    def __init__(self, sender: Sender | None = None) -> None:
+        """`sender`: gives the work to workers, in the place of this process."""
+        self._sender = sender
         self._lanes: list[_Lane] = []
         self._updates_before = 0
         self.found: dict[Run, Trained] = {}
@@ -305,21 +305,25 @@ def _by_workers(lanes: Sequence[_Lane], point: int, look: Callable[[], bool], se
     """The same by workers; each gives its lane back after a while, from where any worker goes on."""
     out = {lane.stretch(point, sender, STRETCH_SECONDS): lane for lane in lanes if not lane.is_at(point)}
     goes_on = True
-    while out:
-        for task in wait(out, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
-            lane = out.pop(task)
-            trained: Stretched | None = sender.result(task, id(lane))
-            missing = False
-            if trained is not None and trained.unit is not None:
-                lane.take(trained)
-            elif trained is not None:
-                missing = sender.is_missing(task, trained.worker)
-            if goes_on and not lane.is_at(point):
-                out[lane.stretch(point, sender, STRETCH_SECONDS, with_problem=missing)] = lane
-        if goes_on and not look():
-            goes_on = False
-            for task in [task for task in out if task.cancel()]:
-                del out[task]
+    try:
+        while out:
+            for task in wait(out, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
+                lane = out.pop(task)
+                trained: Stretched | None = sender.result(task, id(lane))
+                missing = False
+                if trained is not None and trained.unit is not None:
+                    lane.take(trained)
+                elif trained is not None:
+                    missing = sender.is_missing(task, trained.worker, lane.problem)
+                if goes_on and not lane.is_at(point):
+                    out[lane.stretch(point, sender, STRETCH_SECONDS, with_problem=missing)] = lane
+            if goes_on and not look():
+                goes_on = False
+                for task in [task for task in out if task.cancel()]:
+                    del out[task]
+    except BaseException:
+        sender.abandon(out)
+        raise
 
 
 def _width(runs: int) -> int:

@@ -126,6 +126,8 @@ class Ledger:
     def note(self, k: int, saved: Snapshot) -> None:
         """A unit has come so far; its state is not kept."""
         self.outcomes[k] = {name: array for name, array in saved.items() if not name.startswith("state:")}
+        if saved["finished"]:
+            self.tables.pop(k, None)
         points = self.units.specs[k].points
         self.counts[k].share = 1.0 if saved["finished"] else int(saved["points_done"]) / points
 

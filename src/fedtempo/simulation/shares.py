@@ -60,22 +60,20 @@ def parts_of(folder: Path) -> dict[Share, Path]:
 
 
 def study_in(folder: Path) -> tuple[History, str]:
-    """What a study's folder holds, of one process or of several jobs; and which jobs are missing, in words."""
+    """What a study's folder holds, of one process and of several jobs; which jobs there are, in words."""
     whole, parts = folder / "history.nc", parts_of(folder)
-    if whole.exists() or not parts:
-        if not whole.exists():
-            raise DataMissing(f"{folder}: nothing is measured yet")
-        return History.load(whole), ""
-    many = sorted({share.of for share in parts})
-    if len(many) > 1:
-        raise InputError(
-            f"{folder} has jobs of studies cut in {' and in '.join(map(str, many))} parts; go on with one number, or "
-            f"put all together by fedtempo run --resume {folder}"
-        )
-    found = merge([History.load(parts[share]) for share in sorted(parts, key=lambda share: share.number)])
-    there = {share.number for share in parts}
-    missing = [str(k) for k in range(1, many[0] + 1) if k not in there]
-    if missing:
-        found = replace(found, dataset=found.dataset.assign_attrs(finished=0))
-    said = f"{len(there)} of {many[0]} jobs" + (f"; nothing yet from {', '.join(missing)}" if missing else "")
-    return found, said
+    if not whole.exists() and not parts:
+        raise DataMissing(f"{folder}: nothing is measured yet")
+    one = [History.load(whole)] if whole.exists() else []
+    if one and (one[0].finished or not parts):
+        return one[0], ""
+    jobs = {share: History.load(parts[share]) for share in sorted(parts, key=lambda share: (share.of, share.number))}
+    found = merge([*one, *jobs.values()])
+    done, said = False, []
+    for of in sorted({share.of for share in jobs}):
+        there = {share.number: history.finished for share, history in jobs.items() if share.of == of}
+        missing = [str(k) for k in range(1, of + 1) if k not in there]
+        done = done or (not missing and all(there.values()))
+        said.append(f"{len(there)} of {of} jobs" + (f" (nothing yet from {', '.join(missing)})" if missing else ""))
+    found = replace(found, dataset=found.dataset.assign_attrs(finished=int(done)))
+    return found, ", ".join([*(["what one process has done"] if one else []), *said])

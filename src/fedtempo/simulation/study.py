@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
@@ -21,7 +22,7 @@ from typing import Any
 
 from fedtempo.clock.ticks import Exact, positive, text
 from fedtempo.clock.times import ClientTimes
-from fedtempo.errors import InputError, WorkersLost
+from fedtempo.errors import InputError, ResultsConflict, WorkersLost
 from fedtempo.grid import Axis, Value, combinations, numbers
 from fedtempo.problems.problem import Problem
 from fedtempo.schemes.named import Scheme
@@ -49,11 +50,12 @@ from fedtempo.simulation.checkpoint import WHOLE, Folder
 from fedtempo.simulation.collect import collected
 from fedtempo.simulation.compilation import keep_on_disk
 from fedtempo.simulation.costs import check_memory, estimate
+from fedtempo.simulation.desk import clear_desks
 from fedtempo.simulation.engine.devices import Devices, groups_of
 from fedtempo.simulation.engine.numerics import PRECISIONS, Precision
 from fedtempo.simulation.engine.oracle import reference
 from fedtempo.simulation.engine.program import grid_times
-from fedtempo.simulation.executors import ExecutorRunner, Pool, workers_of
+from fedtempo.simulation.executors import ExecutorRunner, Sender, workers_of
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.ledger import SAVE_SECONDS, Ledger, Progress
 from fedtempo.simulation.rate_search import at_rates, first_rates, searches
@@ -155,8 +157,8 @@ class How:
     listeners: tuple[OnMeasure, ...] = ()
     where: Mapping[str, object] = field(default_factory=dict)
     """The names of the problem and of the client times, where the study is one of several."""
-    executor: Executor | Pool | None = None
-    """None: the threads of this process."""
+    sender: Sender | None = None
+    """Gives units to workers; None: the threads of this process."""
     share: Share | None = None
     """Which units are run, where other jobs run the others."""
 
@@ -270,13 +272,13 @@ def simulate(
         for setting, given in by_name("times", times).items()
     }
     _check_folder(folder, problems.values())
-    with workers_of(executor, workers) as pool, listening(told):
+    with workers_of(executor, workers) as sender, listening(told):
         how = How(
             save_every=save_every,
             overwrite=overwrite,
             on_progress=on_progress,
             listeners=told,
-            executor=pool,
+            sender=sender,
             share=share,
         )
         if list(studies) == [(None, None)] and not searches(work):
@@ -368,10 +370,12 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
         return _by_oracle(study, units)
     groups = groups_of(study, units.machines, len(units.specs))
     threads = len(groups) if study.engine in ("waves", "torch") else min(cores(), len(units.specs))
-    needed = estimate(units.specs, units.machines, 1 if how.executor is not None else threads)
+    at_once = threads if how.sender is None else min(how.sender.workers or 1, len(units.specs))
+    needed = estimate(units.specs, units.machines, at_once)
     log.info("%d runs in %d units, about %s", units.num_runs, len(units.specs), needed)
     check_memory(needed)
     if folder is not None:
+        clear_desks(folder.path, folder.history.stem)
         if how.overwrite:
             folder.clear()
         folder.begin(study.configuration(), layout)
@@ -402,16 +406,22 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
     )
     ledger.recall()
     runner: Runner | ExecutorRunner
-    if how.executor is None:
+    if how.sender is None:
         devices = Devices(study, units.machines, groups)
         runner = Runner(ledger, study.dtype, devices, threads=None if study.engine == "torch" else threads)
     else:
-        runner = ExecutorRunner(ledger, study, layout["blocks"], how.executor)
+        runner = ExecutorRunner(ledger, study, layout["blocks"], how.sender)
 
     try:
         runner.run()
     except (KeyboardInterrupt, WorkersLost):
         so_far()
+        raise
+    except ResultsConflict:  # what lies there is somebody else's
+        raise
+    except Exception:
+        with suppress(Exception):  # the first thing that went wrong is said
+            so_far()
         raise
     return so_far()
 

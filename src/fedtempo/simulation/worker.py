@@ -7,8 +7,8 @@ A problem comes as bytes once: a worker keeps the last ones by their digests, an
 worker that sees the study's folder saves there itself, and tells how far it is by a small file beside it. One that does
 not see it trains for `save_every` seconds at a time and gives the unit back, from which any worker goes on.
 
-The one who gives the orders keeps a folder of its own inside the study's while it is there (`desk`): what it has made
-in it says whether a folder is the same one, whether to stop, whether somebody is still there.
+Whether a folder is the same one, whether to stop, and whether somebody still waits for a unit, a worker sees at the
+desk of the one who gives the orders (desk.py).
 """
 
 from __future__ import annotations
@@ -23,21 +23,17 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
-
-import numpy as np
 
 from fedtempo.errors import InputError, in_one_line
-from fedtempo.files import storage_errors
 from fedtempo.problems.problem import Problem
 from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.compilation import keep_on_disk
+from fedtempo.simulation.desk import Desk
 from fedtempo.simulation.engine.numerics import numerics
 from fedtempo.simulation.engine.session import Session, Snapshot
 from fedtempo.simulation.unit_runner import run_unit
@@ -48,8 +44,6 @@ if TYPE_CHECKING:
 
 LIVE_SECONDS = 1.0
 """How often a worker tells how far it is, by a file."""
-GONE_SECONDS = 120.0
-"""After so long without a sign of the one who gives the orders a worker saves its unit and ends."""
 HELD = 4
 """Studies that a worker keeps, and problems, at most."""
 
@@ -133,19 +127,13 @@ class Packed:
     content: bytes
 
 
-_packed: WeakKeyDictionary[Problem, Packed] = WeakKeyDictionary()
-
-
 def packed_problem(problem: Problem) -> Packed:
     """A problem for workers; what cannot be sent is said, and how it can."""
-    found = _packed.get(problem)
-    if found is None:
-        found = _packed[problem] = _as_bytes(
-            problem,
-            f"the problem {problem.name!r}",
-            'put its functions into a module, and let the module make it: problem "my_module:make"',
-        )
-    return found
+    return _as_bytes(
+        problem,
+        f"the problem {problem.name!r}",
+        'put its functions into a module, and let the module make it: problem "my_module:make"',
+    )
 
 
 def packed_study(study: Study, splits: int) -> Packed:
@@ -220,7 +208,8 @@ _making = threading.Lock()
 def _held(sent: Sent) -> _Held | None:
     """The study; None where its problem has yet to be sent."""
     key = f"{digest(sent.study)}{sent.key}"
-    with _making, _path(sent.path):
+    with _making:
+        _find_modules_in(sent.path)
         if key not in _studies:
             if sent.key not in _problems:
                 if sent.problem is None:
@@ -251,12 +240,10 @@ def _unpacked(content: bytes) -> Any:
         ) from None
 
 
-@contextmanager
-def _path(folder: str) -> Iterator[None]:
-    """Modules are also found in a folder, if it is there."""
-    if folder not in sys.path and os.path.isdir(folder):
+def _find_modules_in(folder: str) -> None:
+    """Also there, if it is there."""
+    if folder and folder not in sys.path and os.path.isdir(folder):
         sys.path.append(folder)
-    yield
 
 
 def train(stretch: Stretch) -> Stretched:
@@ -354,113 +341,3 @@ class _Unit:
             if not self._taken:
                 self._desk.tell(self._order.unit, self._order.attempt, self._updates, session)
         return not self._taken and not self._desk.asks_to_stop()
-
-
-# -- the desk
-
-
-class Desk:
-    """A folder inside the study's, of the one who gives orders: there while that is there.
-
-    sign        is touched every few seconds
-    stop        workers save and end
-    0003.owner  the attempt that may save unit 3
-    0003.npz    how far unit 3 is
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._sign: tuple[int, float] | None = None
-        """When the sign was touched last, and since when it is known."""
-
-    # what the one who gives orders does
-
-    def open(self) -> None:
-        """Sit down."""
-        self.path.mkdir(parents=True)
-        self.touch()
-
-    def touch(self) -> None:
-        """Still there."""
-        with storage_errors(self.path):
-            (self.path / "sign").write_text(str(time.time_ns()), encoding="ascii")
-
-    def stop(self) -> None:
-        """Ask the workers to save and end."""
-        with suppress(OSError):  # somebody has removed it: workers end all the same
-            (self.path / "stop").touch()
-
-    def read(self, unit: int, attempt: str) -> tuple[int, Snapshot] | None:
-        """Client updates of an attempt, and what the unit has measured; None if it has told nothing."""
-        with suppress(OSError, ValueError, KeyError, EOFError):
-            content = io.BytesIO((self.path / f"{unit:04d}.npz").read_bytes())
-            with np.load(content, allow_pickle=False) as told:
-                if str(told["attempt"]) == attempt:
-                    found = {name.replace("__", ":", 1): told[name] for name in told.files}
-                    return int(found["updates"]), found
-        return None
-
-    def is_begun(self, unit: int, attempt: str) -> bool:
-        """Whether a worker has begun an attempt at a unit, and no later one was begun."""
-        return self._owner(unit).startswith(f"{attempt}.")
-
-    def told_at(self, unit: int) -> int:
-        """When a unit has told how far it is, as the file system counts; 0 if never."""
-        with suppress(OSError):
-            return (self.path / f"{unit:04d}.npz").stat().st_mtime_ns
-        return 0
-
-    def close(self) -> None:
-        """Leave; workers that are still out keep what they have and end."""
-        with suppress(OSError):
-            for file in self.path.iterdir():
-                file.unlink(missing_ok=True)
-            self.path.rmdir()
-
-    # what workers do
-
-    def is_there(self) -> bool:
-        """Whether this is the folder that the order means."""
-        return (self.path / "sign").is_file()
-
-    def take(self, unit: int, owner: str) -> None:
-        """From now on this one alone saves the unit."""
-        with storage_errors(self.path):
-            self._put(f"{unit:04d}.owner", owner.encode())
-
-    def is_mine(self, unit: int, owner: str) -> bool:
-        """Whether no later attempt has taken the unit, and somebody waits for it."""
-        return self._owner(unit) == owner
-
-    def _owner(self, unit: int) -> str:
-        with suppress(OSError):
-            return (self.path / f"{unit:04d}.owner").read_text(encoding="ascii")
-        return ""
-
-    def asks_to_stop(self) -> bool:
-        """Whether to save and end: somebody said so, or nobody is there any more."""
-        if (self.path / "stop").exists():
-            return True
-        try:
-            touched = (self.path / "sign").stat().st_mtime_ns
-        except OSError:
-            return True
-        now = time.monotonic()
-        if self._sign is None or self._sign[0] != touched:
-            self._sign = touched, now
-        return now - self._sign[1] > GONE_SECONDS
-
-    def tell(self, unit: int, attempt: str, updates: int, session: Session) -> None:
-        """How far a unit is: its measures without its state."""
-        arrays: Mapping[str, Any] = session.recorder.snapshot(None)
-        out = io.BytesIO()
-        named = {name.replace(":", "__", 1): array for name, array in arrays.items()}
-        np.savez(out, allow_pickle=False, attempt=np.array(attempt), updates=np.array(updates), **named)
-        with suppress(OSError):  # the desk has gone: the next look finds out
-            self._put(f"{unit:04d}.npz", out.getvalue())
-
-    def _put(self, name: str, content: bytes) -> None:
-        """Write a file whole; that it outlives a power cut is not needed."""
-        half = self.path / f".{name}.{os.getpid()}.{threading.get_ident()}"
-        half.write_bytes(content)
-        os.replace(half, self.path / name)

@@ -77,8 +77,9 @@ class Devices:
         with self._lock:
             if (group, number) not in self._made:
                 mesh = Mesh(list(group), (LANES,)) if len(group) > 1 else None
-                rows = self._rows.setdefault(group, OnDevice(self._study.problem, self._study.dtype, mesh))
+                if group not in self._rows:
+                    self._rows[group] = OnDevice(self._study.problem, self._study.dtype, mesh)
                 machine = self._machines[number]
                 assert isinstance(machine, WaveMachine)
-                self._made[group, number] = machine.on(rows)
+                self._made[group, number] = machine.on(self._rows[group])
             return self._made[group, number]
