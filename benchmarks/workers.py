@@ -46,7 +46,7 @@ def same(one: ft.History, other: ft.History) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--until", type=int, default=4000)
+    parser.add_argument("--until", type=int, default=20000)
     parser.add_argument("--seeds", type=int, default=8)
     asked = parser.parse_args()
     logging.getLogger("distributed").setLevel(logging.CRITICAL)

@@ -43,7 +43,7 @@ from fedtempo.problems.problem import Problem
 from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.desk import SIGN_SECONDS, Desk, new_desk
 from fedtempo.simulation.ledger import POLL_SECONDS, Ledger, Table
-from fedtempo.simulation.unit_runner import Interrupts, noted
+from fedtempo.simulation.unit_runner import Interrupts, cores, noted
 from fedtempo.simulation.worker import Order, Packed, Report, Sent, packed_problem, packed_study, work
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ class Pool:
         self._executor = self._made()
 
     def _made(self) -> ProcessPoolExecutor:
-        given = [entry for entry in sys.path if entry], self._leave
+        threads = max(1, cores() // self.workers)
+        given = [entry for entry in sys.path if entry], self._leave, threads
         return ProcessPoolExecutor(self.workers, mp_context=self._spawn, initializer=_begin_process, initargs=given)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
@@ -99,9 +100,13 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _begin_process(path: list[str], leave: Event) -> None:
-    """A process of the pool: what it prints goes to standard error, and Ctrl-C is for the one that started it."""
+def _begin_process(path: list[str], leave: Event, threads: int) -> None:
+    """A process of the pool: what it prints goes to standard error, and Ctrl-C is for the one that started it.
+
+    XLA gets its share of the cores: threads of processes that all take every core wait for each other.
+    """
     os.dup2(2, 1)
+    os.environ.setdefault("NPROC", str(threads))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     for end in (leave.wait, parent.join if parent is not None else leave.wait):

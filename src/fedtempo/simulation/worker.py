@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import multiprocessing
 import os
 import pickle
 import platform
@@ -23,7 +24,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -209,6 +210,7 @@ def _held(sent: Sent) -> _Held | None:
     """The study; None where its problem has yet to be sent."""
     key = f"{digest(sent.study)}{sent.key}"
     with _making:
+        _take_only_its_share_of_cores()
         _find_modules_in(sent.path)
         if key not in _studies:
             if sent.key not in _problems:
@@ -238,6 +240,14 @@ def _unpacked(content: bytes) -> Any:
             f"executor: the worker on {here()} cannot make the study again ({in_one_line(error)}); install there what "
             "is installed here, in the same versions, and put modules of your own where it finds them"
         ) from None
+
+
+def _take_only_its_share_of_cores() -> None:
+    """XLA has as many threads as a worker of Dask, in a process that is one; several may be on this machine."""
+    distributed: Any = sys.modules.get("distributed")
+    if distributed is not None and multiprocessing.parent_process() is not None:
+        with suppress(ValueError):  # not one
+            os.environ.setdefault("NPROC", str(distributed.get_worker().state.nthreads))
 
 
 def _find_modules_in(folder: str) -> None:
