@@ -57,7 +57,7 @@ def test_values_are_read_by_keys_and_by_the_pointer(opened):
     for key in ("Home", "ArrowRight"):
         opened.keyboard.press(key)
     assert opened.get_by_role("status").text_content() == "time 1\nAsyncFedAvg: 1\nFedAvg: 0.5"
-    chart.hover(position={"x": 700, "y": 100})
+    chart.hover(position={"x": 640, "y": 100})
     assert "time 5" in opened.locator(".tip").inner_text()
 
 

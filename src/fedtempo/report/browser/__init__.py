@@ -1,5 +1,5 @@
 """Pages for a browser: one HTML file each, which loads nothing from anywhere.
 
-    document.py       the file around a page's parts: styles, scripts, data, what it may do
-    assets/           plain JavaScript and CSS: charts, tables, what each page does
+`document.py` is the file around a page's parts: styles, scripts, data, and what it may do. `assets/` has plain
+JavaScript and CSS: charts, tables, what each page does.
 """
