@@ -43,6 +43,11 @@ def shakespeare(
 
     `least` is how many windows a role must have to be taken: as many as are asked for, and their test rows, unless
     said. `data_dir` is where the files are, unless they are in the cache.
+
+    Example:
+        >>> problem = ft.problems.shakespeare(clients=2, windows=10, data_dir="data")  # where data/shakespeare is
+        >>> problem.num_clients, problem.num_parameters
+        (2, 132829)
     """
     clients, windows = positive_int(clients, "clients"), positive_int(windows, "windows")
     least = positive_int(least if least is not None else windows * 5 // 4 + LENGTH, "least")
