@@ -75,8 +75,8 @@ class UnlawfulRule(InputError):
         >>> check_rule(Twice())
         Traceback (most recent call last):
             ...
-        fedtempo.errors.UnlawfulRule: <fedtempo.testing._Watched object at 0x7fb655582750> takes Job(client=5,
-        number=0, base=0, sent=0, draws=1), which has not arrived or is taken twice
+        fedtempo.errors.UnlawfulRule: Twice() takes Job(client=5, number=0, base=0, sent=0, draws=1), which has not
+        arrived or is taken twice
     """
 
 

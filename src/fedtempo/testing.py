@@ -142,6 +142,9 @@ class _Watched(WaitingRule):
         self.returns_to_contributors = rule.returns_to_contributors
         self.synchronous, self.constant_phase = rule.synchronous, rule.constant_phase
 
+    def __repr__(self) -> str:
+        return repr(self.rule)  # messages name the user's rule
+
     @property
     def waits(self) -> tuple[Fraction, ...]:
         return self.rule.waits

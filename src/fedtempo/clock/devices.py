@@ -32,7 +32,7 @@ class Published:
         >>> entry = ft.devices.CATALOGUE["quafl"]
         >>> entry.unit
         'the unit of its simulator; a job is one local step'
-        >>> entry.make(20, 0)
+        >>> entry(20)
         ExponentialTimes(20 clients, mean 3.8)
     """
 
@@ -200,4 +200,11 @@ _ENTRIES = (
 )
 
 CATALOGUE: Mapping[str, Published] = {entry.name: entry for entry in _ENTRIES}
-"""By name."""
+"""Published client times by name; ``fedtempo times`` lists them with their sources.
+
+Example:
+    >>> sorted(ft.devices.CATALOGUE)[:4]
+    ['ai-benchmark', 'flash-celeba', 'flash-femnist', 'flash-reddit']
+    >>> ft.devices.CATALOGUE["tifl"].source
+    'Chai et al., TiFL: a tier-based federated learning system, HPDC 2020, section 5'
+"""

@@ -11,7 +11,13 @@ from fractions import Fraction
 from typing import NamedTuple
 
 Tick = int
-"""A whole number of units: virtual time in ticks of a common unit, or nanoseconds of a server's monotonic clock."""
+"""A whole number of units: virtual time in ticks of a common unit, or nanoseconds of a server's monotonic clock.
+
+Example:
+    >>> line = ft.timeline(ft.FedFix("1/2"), ft.FixedTimes(["3/4", "1/2"]), until=1)
+    >>> print(line.ends, "ticks of", line.unit)  # the rounds end at 1/2 and 1
+    [2 4] ticks of 1/4
+"""
 
 
 class Job(NamedTuple):
@@ -113,7 +119,20 @@ class Deadline(NamedTuple):
 
 
 Event = Arrived | Failed | Joined | Left | Deadline
-"""Within one tick: arrivals by client, one at a time; then failures, leavings and joinings; the deadline last."""
+"""What a rule is told of: `Arrived`, `Failed`, `Joined`, `Left` or `Deadline`.
+
+Within one tick: arrivals by client, one at a time; then failures, leavings and joinings; the deadline last.
+
+Example:
+    >>> from fedtempo.rules import Deadline, Event, Joined
+    >>> event: Event = Joined(client=3)
+    >>> match event:
+    ...     case Joined(client):
+    ...         print("client", client, "is there")
+    ...     case Deadline():
+    ...         print("the time has come")
+    client 3 is there
+"""
 
 
 class View(NamedTuple):
@@ -174,3 +193,13 @@ class Send(NamedTuple):
 
 
 Action = Close | Send | None
+"""What a rule answers: end the round, send the current model to somebody, or nothing.
+
+Example:
+    >>> from fedtempo.rules import Action, Close, Job
+    >>> job = Job(client=2, number=0, base=0, sent=0)
+    >>> def when_two(arrived: list[Job]) -> Action:
+    ...     return Close(tuple(arrived)) if len(arrived) >= 2 else None
+    >>> print(when_two([job]))
+    None
+"""

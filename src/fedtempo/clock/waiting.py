@@ -29,7 +29,23 @@ if TYPE_CHECKING:
     from fedtempo.clock.times import ClientTimes
 
 State = Any
-"""A rule's memory: None, numbers, text, and tuples or dicts of them."""
+"""A rule's memory: None, numbers, text, and tuples or dicts of them. It comes back after a checkpoint as it was.
+
+Example:
+    >>> from dataclasses import dataclass
+    >>> from fedtempo.rules import Close, State, WaitingRule, resend
+    >>> @dataclass(frozen=True)
+    ... class Growing(WaitingRule):  # rounds of 1, 2, 3, … updates, as many as there are clients at most
+    ...     def start(self, view) -> tuple[State, tuple[int, ...]]:
+    ...         return 1, tuple(sorted(view.clients))
+    ...     def decide(self, state: State, event, view):
+    ...         if len(view.arrived) >= min(state, len(view.clients)) and view.arrived:
+    ...             return state + 1, Close(tuple(view.arrived.values()))
+    ...         return state, resend(event)
+    >>> line = ft.timeline(ft.Scheme(Growing(), name="growing"), ft.FixedTimes([4, 2, 1]), rounds=4)
+    >>> [len(round.participants) for round in line.rounds]
+    [1, 2, 3, 3]
+"""
 
 MEASURES: Mapping[str, str] = {
     "importance": "p_i, each client's importance",

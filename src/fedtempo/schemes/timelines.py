@@ -109,7 +109,7 @@ def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROU
         >>> cycle = ft.limit_cycle(ft.FedBuff(2), ft.FixedTimes([4, 2, 1]))
         >>> cycle.length, cycle.duration, cycle.counts
         (3, Fraction(4, 1), array([1, 2, 3]))
-        >>> print(ft.limit_cycle(ft.FedBuff(2), ft.ExponentialTimes([4, 2, 1])))
+        >>> print(ft.limit_cycle(ft.FedBuff(2), ft.FixedTimes([4, 2, 1]), max_rounds=3))  # none that soon
         None
     """
     config = _config(scheme, times, None, 0)

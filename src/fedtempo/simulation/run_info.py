@@ -22,11 +22,11 @@ class RunInfo:
     """
 
     labels: Mapping[str, object]
-    """Its coordinates in the history, as ``{"scheme": "FedAvg", "weights": "time-based", "lr": 0.1, "seed": 0}``."""
+    """Its coordinates in the history, as ``{"scheme": "FedAvg", "local_lr": 0.1, "seed": 0, …}``."""
 
     @property
     def name(self) -> str:
-        """All labels in one line, as "FedAvg, time-based, lr 0.1, seed 0": no other run of the study has it."""
+        """All labels in one line, as "FedAvg, time-based, local_lr 0.1, seed 0": no other run of the study has it."""
         return ", ".join(_text(name, value) for name, value in self.labels.items())
 
 
