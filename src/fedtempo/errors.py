@@ -24,7 +24,7 @@ _NOT_THE_USERS = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "pu
 
 
 class FedtempoError(Exception):
-    """Anything that fedtempo raises on purpose.
+    """Anything that fedtempo raises on purpose: what was given, why it cannot work, what to change.
 
     Example:
         >>> try:
@@ -38,7 +38,7 @@ class FedtempoError(Exception):
 
 
 class InputError(FedtempoError, ValueError):
-    """What was given cannot work.
+    """What was given cannot work. It is a ValueError, too.
 
     Example:
         >>> ft.FedFix(wait=0)
@@ -51,7 +51,7 @@ class InputError(FedtempoError, ValueError):
 
 
 class ClockOverflow(InputError):
-    """Exact time does not fit 64-bit ticks.
+    """Exact time does not fit 64-bit ticks: round times to a common precision, or give a coarser resolution.
 
     Example:
         >>> ft.FixedTimes([1, 1e25])
@@ -62,7 +62,7 @@ class ClockOverflow(InputError):
 
 
 class UnlawfulRule(InputError):
-    """A waiting rule broke its contract.
+    """A waiting rule broke its contract: it takes what has not arrived, sends to who is busy, or never ends a round.
 
     Example:
         >>> from fedtempo.testing import check_rule
@@ -85,7 +85,7 @@ class StorageError(InputError):
 
 
 class DataMissing(FedtempoError):
-    """A file or data set is not there.
+    """A file or data set is not there, or PyTorch is not installed.
 
     Example:
         >>> ft.problems.mnist(data_dir="empty")
@@ -98,7 +98,7 @@ class DataMissing(FedtempoError):
 
 
 class ResultsConflict(FedtempoError):
-    """The folder for results contains something else.
+    """The folder for results contains something else: another study, or another run on Flower.
 
     Example:
         >>> problem, times = ft.problems.quadratics(3), ft.FixedTimes([3, 2, 1])

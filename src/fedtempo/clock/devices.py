@@ -56,6 +56,8 @@ class Published:
 def named(name: str, clients: int, *, seed: int = 0) -> ClientTimes:
     """The times of `clients` devices of the catalogue: ``named("quafl", clients=20)``.
 
+    `seed` says which client is which device. An unknown name is an InputError that names the nearest.
+
     Example:
         >>> times = ft.devices.named("quafl", clients=20)
         >>> times

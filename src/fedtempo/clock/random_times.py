@@ -112,6 +112,9 @@ class RandomTimes(ClientTimes):
 class ExponentialTimes(RandomTimes):
     """T_i exponential with the given means: memoryless jobs.
 
+    `means` are one per client. Drawn times are rounded up to a tick, the `resolution`: a millionth of the smallest mean
+    unless given.
+
     Example:
         >>> times = ft.ExponentialTimes([4, 2, 1])
         >>> times.survival(4).round(3)  # how likely a job takes longer than 4
@@ -371,6 +374,8 @@ class ParetoTimes(RandomTimes):
 
 class UniformTimes(RandomTimes):
     """T_i uniform between `low` and `high`, one of each per client.
+
+    Drawn times are rounded up to a tick, the `resolution`: a millionth of the smallest mean unless given.
 
     Example:
         >>> times = ft.UniformTimes(low=[3, 1], high=[5, 3])

@@ -84,6 +84,10 @@ class Multiples(Sequence[Fraction]):
 class ClientTimes(ABC):
     """How long each client's jobs take.
 
+    Made as `FixedTimes`, `ExponentialTimes`, `ShiftedExponentialTimes`, `LogNormalTimes`, `ParetoTimes`, `UniformTimes`
+    or `TraceTimes`. The unit is yours: waits and `until` are in the same one. `available` lets clients come, go and
+    fail.
+
     Example:
         >>> times = ft.FixedTimes.spread(clients=3, slowdown=80)  # one of the subclasses
         >>> times.num_clients, times.mean_time, times.random
@@ -244,6 +248,9 @@ def checked_ticks(durations: Floats | Ints) -> Ints:
 
 class FixedTimes(ClientTimes):
     """Every job of client i takes exactly τ_i. ``FixedTimes(["1", 2, "5/2", 0.2])``.
+
+    `times` are positive numbers, texts or Fractions, one per client; 0.2 means 1/5. `spread` makes the paper's F<X>,
+    `hardware` adds up computing and sending.
 
     Example:
         >>> times = ft.FixedTimes(["1", 2, "5/2", 0.2])

@@ -23,6 +23,9 @@ from fedtempo.errors import ClockOverflow, DataMissing, InputError
 class TraceTimes(ClientTimes):
     r"""Durations as recorded, one list per client. ``TraceTimes.read("trace.csv")`` reads columns client, duration.
 
+    `mode` "replay" takes a client's durations in their order, again and again; "bootstrap" draws from them.
+    `resolution` rounds them up to a common tick, `names` are what the clients are called.
+
     Example:
         >>> from pathlib import Path
         >>> _ = Path("trace.csv").write_text("client,duration\nphone,4\nphone,6\nlaptop,1\nlaptop,2\nlaptop,3\n")

@@ -22,6 +22,8 @@ NANOSECOND = Fraction(1, 10**9)
 class Clock(Protocol):
     """A monotonic clock.
 
+    `now` is in whole nanoseconds. A strategy takes another one than the computer's as ``clock=``, for tests.
+
     Example:
         >>> class Manual:  # time passes only where somebody sleeps, as tests like it
         ...     time = 0

@@ -48,6 +48,8 @@ _QUIET: frozenset[str] = frozenset({"joined", "came back", "tried again", "resta
 class Fault(NamedTuple):
     """A fault: in seconds of training, by client number (-1: no client) and identity.
 
+    They are the `errors` of a `Result`.
+
     Example:
         In the app of the example of `simulate_app`:
 

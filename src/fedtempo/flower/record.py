@@ -73,6 +73,8 @@ class RecordedWeights:
 class Record:
     """A run as it happened. Client i is `names[i]`.
 
+    `recorded` makes it, of a result or of a checkpoint folder.
+
     Example:
         In the app of the example of `simulate_app`:
 

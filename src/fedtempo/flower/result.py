@@ -62,6 +62,8 @@ class UpdateRecord(NamedTuple):
 class RoundRecord(NamedTuple):
     """A round that has ended, at `end` nanoseconds of training.
 
+    They are the `rounds` of a `Result`.
+
     Example:
         In the app of the example of `simulate_app`:
 
@@ -109,6 +111,8 @@ class RoundRecord(NamedTuple):
 @dataclass(repr=False)
 class Result(strategy.Result):
     """Flower's Result, with the times of all rounds. `recorded(result)` makes a timeline of it.
+
+    It is what `start` of the strategies and `simulate_app` return.
 
     Example:
         In the app of the example of `simulate_app`:

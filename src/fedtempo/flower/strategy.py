@@ -441,6 +441,8 @@ def _config(given: object, what: str) -> ConfigRecord:
 class FedAvg(TimedStrategy):
     """Synchronous FedAvg: a round waits for every connected client.
 
+    The options are those of `TimedStrategy`, by name.
+
     Example:
         In the app of the example of `simulate_app`:
 
@@ -460,6 +462,8 @@ class FedAvg(TimedStrategy):
 
 class AsyncFedAvg(TimedStrategy):
     """Asynchronous FedAvg: every single update makes a new model.
+
+    The options are those of `TimedStrategy`, by name.
 
     Example:
         In the app of the example of `simulate_app`:
@@ -481,6 +485,8 @@ class AsyncFedAvg(TimedStrategy):
 class FedFix(TimedStrategy):
     """Rounds of fixed length: a new model every `wait` seconds, from the updates that have arrived.
 
+    The options are those of `TimedStrategy`, by name.
+
     Example:
         In the app of the example of `simulate_app`:
 
@@ -500,6 +506,8 @@ class FedFix(TimedStrategy):
 
 class FedBuff(TimedStrategy):
     """Buffered aggregation: every `size` updates make a new model.
+
+    The options are those of `TimedStrategy`, by name.
 
     Example:
         In the app of the example of `simulate_app`:

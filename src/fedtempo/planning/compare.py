@@ -249,6 +249,8 @@ def _begins(weights: Weights) -> list[dict[str, Any]]:
 class Plan(Shown):
     """A comparison of schemes for given client times; ``print(plan)`` shows the tables of ``fedtempo plan``.
 
+    It is what ``ft.compare`` returns; `schemes` has what is known of each.
+
     Example:
         >>> plan = ft.compare(ft.FixedTimes.spread(clients=20, slowdown=80), [ft.FedAvg(), ft.FedFix("1/2")])
         >>> plan.table()[["scheme", "rounds_per_time", "idle_share", "mean_delay"]]
@@ -322,6 +324,9 @@ def compare(
     """A plan: each scheme's pace, staleness, windows and weights for these clients, at the server's `step`.
 
     `noise` is σ²/ε: at it, guarantees are compared with the lower bound, else from 0 to infinity (docs/optimality.md).
+
+    Without `schemes`: FedAvg, asynchronous FedAvg, and some waits of FedFix and sizes of FedBuff. `importance` is p_i,
+    uniform unless given. `weights` is a weight rule or its name.
 
     Example:
         >>> plan = ft.compare(ft.FixedTimes.spread(clients=20, slowdown=80), [ft.FedAvg(), ft.FedFix("1/2")])

@@ -140,6 +140,9 @@ ENDED = {
 class Recommendation(Shown):
     """The choice and all that it was compared with; ``print`` shows the tables of ``fedtempo plan --problem``.
 
+    It is what ``ft.recommend`` returns. `best` is the choice, with its `scheme`, `local_lr` and `loss`; `line` says it
+    in Python.
+
     Example:
         >>> problem, times = ft.problems.quadratics(4, heterogeneity=2), ft.FixedTimes([4, 2, 1, 1])
         >>> found = ft.recommend(problem, times, until=60, schemes=[ft.FedAvg(), ft.FedFix(1)], rates=[0.1, 0.3])

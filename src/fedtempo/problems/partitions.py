@@ -43,6 +43,8 @@ Floats = NDArray[np.float64]
 class Partition(ABC):
     """How rows are dealt to clients.
 
+    Made as `IID`, `Dirichlet`, `LabelShards`, `OneLabel` or `NaturalKey`; the last deals rows in any way of your own.
+
     Example:
         >>> labels = np.repeat([0, 1], 4)
         >>> partitions = [ft.IID(), ft.LabelShards(2), ft.OneLabel(), ft.NaturalKey(["a", "b", "b", "b"] * 2)]

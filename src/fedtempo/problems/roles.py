@@ -44,6 +44,8 @@ def shakespeare(
     `least` is how many windows a role must have to be taken: as many as are asked for, and their test rows, unless
     said. `data_dir` is where the files are, unless they are in the cache.
 
+    Where the files are not there, a DataMissing says which command downloads them.
+
     Example:
         >>> problem = ft.problems.shakespeare(clients=2, windows=10, data_dir="data")  # where data/shakespeare is
         >>> problem.num_clients, problem.num_parameters

@@ -54,6 +54,9 @@ OPTIONS = (
 class Scheme:
     """A waiting rule under a name. A rule of one's own: ``Scheme(MyRule(), name="mine")``.
 
+    `waiting` ends rounds and says who gets the new model, `name` is what study files and tables call it, `label` (the
+    name unless given) what they print. `using` gives the same scheme with other options.
+
     Example:
         >>> from fedtempo.rules import Close, WaitingRule, resend
         >>> class TakeAll(WaitingRule):
@@ -79,9 +82,14 @@ class Scheme:
         self._first_label = self.label
 
     def using(self, *, label: str | None = None, **options: Any) -> Self:
-        """The same scheme with other options (schemes/options.py): correction, server, compression and more.
+        """The same scheme with other options: ``ft.FedFix("1/2").using(correction=ft.FedProx(0.1))``.
 
-        ``ft.FedFix("1/2").using(correction=ft.FedProx(0.1))``; what it had stays unless it is named.
+        `correction`, `server` and `compression` are objects, as ft.Scaffold(), ft.FedAdam() and ft.TopK(0.01);
+        `weights` a weight rule or its name, whatever rules a study compares; `step` "stable", "paper" or "proven".
+        `compensate` says by what clients that come rarely count as they should: "weights", "rate" (of learning) or
+        "work" (local steps). `client_steps` and `client_rates` are one number per client: its local steps, and its
+        factor of the local learning rate. What the scheme had stays unless it is named; an option that does not exist
+        is an InputError. `label` replaces the words that are printed.
         """
         known = [field.name for field in fields(SchemeOptions)]
         for name in options:
@@ -170,6 +178,8 @@ class AsyncFedAvg(Scheme):
 class FedFix(Scheme):
     """Rounds of fixed length: a new model every `wait`, from the updates that have arrived by then.
 
+    `wait` is in the unit of the client times: a number above 0, a text as "1/2", or a Fraction; 0.2 means 1/5 exactly.
+
     Example:
         >>> times = ft.FixedTimes([3, 2, 1])
         >>> for round in ft.timeline(ft.FedFix(wait=1), times, until=4).rounds:
@@ -204,6 +214,8 @@ class _Sized(Scheme):
 class FedBuff(_Sized):
     """Buffered aggregation: every `size` updates make a new model.
 
+    What arrives at once is taken in the order of clients; updates beyond `size` wait for the next round.
+
     Example:
         >>> times = ft.FixedTimes([4, 2, 1])
         >>> for round in ft.timeline(ft.FedBuff(size=2), times, until=6).rounds:
@@ -221,6 +233,8 @@ class FedBuff(_Sized):
 
 class UniformSampling(_Sized):
     """FedAvg with `size` clients per round, drawn without replacement.
+
+    More than there are clients is an InputError when the scheme meets them.
 
     Example:
         >>> times = ft.FixedTimes([4, 2, 1])
@@ -328,6 +342,8 @@ class CuredSampling(Scheme):
 
 class Centralized(Scheme):
     """One client that owns all data.
+
+    Give it times of a single client, and a problem with one owner: ``problem.pooled()``.
 
     Example:
         >>> problem = ft.problems.quadratics(4).pooled()

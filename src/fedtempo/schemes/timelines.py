@@ -51,6 +51,8 @@ def timeline(
 
     `importance` matters to multinomial sampling only, `seed` to random times and sampling.
 
+    `until` is in the unit of the times; one of the two must be given.
+
     Example:
         >>> line = ft.timeline(ft.FedFix(1), ft.FixedTimes([3, 2, 1]), until=6)
         >>> line.num_rounds, line.num_updates, int(line.staleness.max())
@@ -134,6 +136,8 @@ def participation_of(
 ) -> Participation:
     """The share of rounds in which each client takes part, in the long run.
 
+    `importance` matters to multinomial sampling only, `seed` to shares that are estimated from a long run.
+
     Example:
         >>> found = ft.participation_of(ft.AsyncFedAvg(), ft.FixedTimes([4, 2, 1]))
         >>> print(*found.exact)
@@ -157,6 +161,9 @@ def weights(
     """d_i: the scheme's own, or time-based (unbiased), unless another rule is named; exact where the times are.
 
     The server's `step` ("paper": 1, "stable", "proven") is in what ``w.applied(timeline)`` gives, not in d_i.
+
+    `rule` is a weight rule or its name: "time-based", "identical", "importance", "measured", "own-time". `importance`
+    is p_i, one per client with sum 1, uniform unless given.
 
     Example:
         >>> times = ft.FixedTimes([4, 2, 1])
@@ -186,6 +193,8 @@ def expected_weights(
     seed: int = 0,
 ) -> Floats:
     """q_i: training minimises Σ q_i L_i, which is the federated loss when q_i is proportional to p_i.
+
+    One number per client, for the weights that ``ft.weights`` gives with the same arguments.
 
     Example:
         >>> times = ft.FixedTimes([4, 2, 1])

@@ -26,7 +26,7 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a study is.
+    """How far a study is: what `on_progress` of ``ft.simulate`` is told.
 
     Example:
         >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])

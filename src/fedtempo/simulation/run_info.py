@@ -10,6 +10,8 @@ from dataclasses import dataclass
 class RunInfo:
     """One run of a study: a scheme with one value of everything that the study has several of.
 
+    It is what `on_measure` of ``ft.simulate`` and of the strategies on Flower is told with each point.
+
     Example:
         >>> def note(run: ft.RunInfo, time: float, values: dict[str, float]) -> None:
         ...     if time == 20:

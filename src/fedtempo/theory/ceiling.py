@@ -135,6 +135,8 @@ SIX: tuple[Callable[..., Condition], ...] = (drift, delay, step, descent, weight
 class Ceiling(Brief):
     """Rates below which the bound is proved.
 
+    `learning_rate_ceiling` makes it.
+
     Example:
         >>> law = ft.theory.expected_from_scheme(ft.AsyncFedAvg(), ft.FixedTimes([4, 2, 1]))
         >>> found = ft.theory.learning_rate_ceiling(law, smoothness=1.0)

@@ -25,6 +25,8 @@ from fedtempo.errors import InputError
 class Covariance(Brief):
     """α, γ_i and β of one kind of round, or of several with one α.
 
+    `Expected` has them for a scheme or a timeline.
+
     Example:
         >>> from fedtempo.theory.covariance import independent
         >>> found = independent(weights=np.array([2.0, 4.0]), share=np.array([0.5, 0.25]))

@@ -70,6 +70,9 @@ AnyWeights = str | WeightRule | Weights | ArrayLike
 class Expected(Brief):
     """q_i(n) of every kind of round, with what Assumptions 4, 5 and 6 need beside it.
 
+    `expected_from_scheme` and `expected_from_timeline` make it: a row of `weights` is a kind of round, `rounds` says
+    how many there are of each.
+
     Example:
         >>> law = ft.theory.expected_from_scheme(ft.FedFix(1), ft.FixedTimes([2, 1]))
         >>> law.weights  # q_i(n) of each kind of round

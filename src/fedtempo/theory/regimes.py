@@ -51,6 +51,8 @@ Growth = tuple[Floats, Floats]
 class Regime(ABC):
     """A scheme in the long run; weights and server learning rate included.
 
+    `regime` makes it, and `forecast` follows it for ever.
+
     Example:
         >>> times = ft.FixedTimes([4, 2, 1])
         >>> found = ft.theory.regime(ft.AsyncFedAvg(), times)

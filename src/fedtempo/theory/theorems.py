@@ -100,6 +100,8 @@ class Steps:
 class Convergence:
     """Whether Corollary 2's conditions hold, and those that do not.
 
+    `converges` makes it; it is true where they hold.
+
     Example:
         >>> found = ft.theory.converges(a=0.6, b=0, c=0.5)
         >>> bool(found), found.failed

@@ -43,6 +43,8 @@ class VirtualRound(NamedTuple):
 class Measured(Brief):
     """The left-hand sides, one value a run.
 
+    `measure` makes it.
+
     Example:
         >>> problem, times, local = ft.problems.quadratics(3), ft.FixedTimes([3, 2, 1]), ft.LocalSGD(lr=0.003)
         >>> line, d = ft.timeline(ft.FedFix(1), times, rounds=60), ft.weights(ft.FedFix(1), times)

@@ -44,6 +44,9 @@ class Begun(NamedTuple):
 class Correction(ABC):
     """A correction of client drift: a term in local steps, and its state on the server. Frozen; states are pytrees.
 
+    One's own writes `corrected`; what it must remember goes through `client_start`, `begin` and `finish` on the client,
+    `server_start`, `broadcast` and `receive` on the server.
+
     Example:
         >>> from dataclasses import dataclass
         >>> import jax
@@ -146,7 +149,7 @@ def steps_of(job: Job, hyper: Hyper) -> Any:
 
 @dataclass(frozen=True)
 class FedProx(Correction):
-    """A pull of strength μ back to the model that was sent.
+    """A pull of strength `mu` (μ) back to the model that was sent: g + μ(θ − θ^ρ) in every local step.
 
     Example:
         >>> problem, times = ft.problems.quadratics(4, heterogeneity=2), ft.FixedTimes([4, 2, 1, 1])
@@ -182,6 +185,8 @@ class FedDANE(Correction):
 
     A job reports by how much ∇L_i has changed since the client's last one. Until every client has reported once, ḡ is
     not known and the steps are FedProx's. Each job takes one more gradient, of all its rows.
+
+    `mu` (above 0) is the strength of the pull back to the model that was sent.
 
     Example:
         >>> problem, times = ft.problems.quadratics(4, heterogeneity=2), ft.FixedTimes([4, 2, 1, 1])
@@ -244,6 +249,8 @@ class FedDyn(Correction):
     """Each client's loss is tilted by h_i and held by α, so that all local optima become the federated one.
 
     h_i ← h_i − αΔ_i on the client;  h = Σ p_j h_j on the server, and θ^{n+1} = θ^n + η_g(Σ ω_i Δ_i − (Σ ω_i) h/α)
+
+    `alpha` is α, above 0.
 
     Example:
         >>> problem, times = ft.problems.quadratics(4, heterogeneity=2), ft.FixedTimes([4, 2, 1, 1])

@@ -258,6 +258,8 @@ class CoordinateMedian(MiddleRule):
 
     With `mix`, of their means with the contributions nearest to them.
 
+    The newest contributions of `last` clients are kept; None: of all.
+
     Example:
         >>> problem = ft.problems.quadratics(centers=[[1.0], [1.1], [0.9], [1.0], [-50.0]])  # the last is hostile
         >>> schemes = [ft.FedAvg().using(server=server) for server in (None, ft.CoordinateMedian())]
@@ -282,6 +284,8 @@ class TrimmedMean(MiddleRule):
     """Coordinate by coordinate the mean of contributions without `trim` of the weight at each end.
 
     With `mix`, of their means with the contributions nearest to them.
+
+    The newest contributions of `last` clients are kept; None: of all.
 
     Example:
         >>> problem = ft.problems.quadratics(centers=[[1.0], [1.1], [0.9], [1.0], [-50.0]])  # the last is hostile
@@ -317,6 +321,8 @@ class Krum(MiddleRule):
     `hostile` clients are expected, a fifth of all unless given. A contribution's score is the sum of its squared
     distances to the nearest others, as many as are honest for sure; the `chosen` ones have the least, all but `hostile`
     unless given (multi-Krum).
+
+    The newest contributions of `last` clients are kept; None: of all.
 
     Example:
         >>> problem = ft.problems.quadratics(centers=[[1.0], [1.1], [0.9], [1.0], [-50.0]])  # the last is hostile
@@ -380,6 +386,8 @@ class NormClipping(RobustRule):
     """The weighted sum of contributions, none longer than `factor` times the median norm of those that are kept.
 
     Norms are kept, not models. Updates that come while the model stands still are measured, and leave no other trace.
+
+    The newest contributions of `last` clients are kept; None: of all.
 
     Example:
         >>> problem = ft.problems.quadratics(centers=[[1.0], [1.1], [0.9], [1.0], [-50.0]])  # the last is hostile

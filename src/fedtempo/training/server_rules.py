@@ -62,6 +62,8 @@ class WeightedSum(LinearRule):
 class ServerOptimizer(ABC):
     """How the server moves along a round's contribution.
 
+    One's own makes an Optax transformation for a server learning rate; it is given −Σ ω_i Δ_i for a gradient.
+
     Example:
         >>> from dataclasses import dataclass
         >>> import optax
@@ -147,7 +149,7 @@ class ServerOptax(ServerOptimizer):
 
 @dataclass(frozen=True)
 class SlowMo(ServerOptimizer):
-    """Server momentum.
+    """Server momentum: u ← βu + Σ ω_i Δ_i, θ ← θ + η_g u, β = `momentum` from 0 to below 1.
 
     Example:
         >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])
@@ -178,6 +180,9 @@ class SlowMo(ServerOptimizer):
 @dataclass(frozen=True)
 class FedAdam(ServerOptimizer):
     """Adam on the round's contribution; `eps` is τ, large where contributions are small.
+
+    `b1` and `b2` are the rates at which the two means forget. The server learning rate is to be small, as 0.01:
+    ``ft.simulate(…, server_lr=0.01)``.
 
     Example:
         >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])
@@ -216,6 +221,8 @@ class FedAdam(ServerOptimizer):
 class FedYogi(FedAdam):
     """Yogi on the round's contribution: its second mean grows in steps that do not depend on its size.
 
+    Its arguments are those of `FedAdam`.
+
     Example:
         >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])
         >>> scheme = ft.FedFix(1).using(server=ft.FedYogi(b1=0.5))
@@ -230,7 +237,7 @@ class FedYogi(FedAdam):
 
 @dataclass(frozen=True)
 class FedAdaGrad(ServerOptimizer):
-    """AdaGrad on the round's contribution.
+    """AdaGrad on the round's contribution: steps shrink where past contributions were large; `eps` is τ.
 
     Example:
         >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])

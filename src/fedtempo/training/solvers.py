@@ -134,6 +134,10 @@ class LocalOptax(LocalRule):
 
     `solver` is called with `learning_rate` and the `options`; each option may be a number or a list of numbers.
 
+    `steps` is K, `lr` the local learning rate or "auto" (it is searched), `batch_size` rows a step (None: all), `clip`
+    the largest norm of a gradient. `draw` is "uniform" or "epochs" (each row once an epoch), `schedule` "constant" or
+    "horizon" (η_l = lr/√(KN)). Any number may be a list: it is then a dimension of the study.
+
     Example:
         >>> import optax
         >>> local = ft.LocalOptax(solver=optax.adam, steps=5, lr=0.03, options={"b1": 0.8})
@@ -221,6 +225,8 @@ class LocalOptax(LocalRule):
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD(LocalOptax):
     """K steps of stochastic gradient descent; `momentum` starts from zero in each job.
+
+    `steps`, `lr`, `batch_size`, `clip`, `draw` and `schedule` are those of `LocalOptax`; any number may be a list.
 
     Example:
         >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])

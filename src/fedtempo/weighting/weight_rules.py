@@ -42,7 +42,7 @@ class Discount(Protocol):
 
 @dataclass(frozen=True)
 class PolynomialDiscount:
-    """s(x) = (1 + x)^−a; a = 1/2 is FedBuff's.
+    """s(x) = (1 + x)^−a, a = `exponent`; a = 1/2 is FedBuff's.
 
     Example:
         >>> s = ft.PolynomialDiscount(exponent=0.5)
@@ -61,7 +61,7 @@ class PolynomialDiscount:
 
 @dataclass(frozen=True)
 class HingeDiscount:
-    """s(x) = 1 up to x = b, then 1/(a(x − b) + 1).
+    """s(x) = 1 up to x = b, then 1/(a(x − b) + 1); a is `slope`, b is `grace`.
 
     Example:
         >>> s = ft.HingeDiscount(slope=0.5, grace=4)
@@ -81,7 +81,7 @@ class HingeDiscount:
 
 @dataclass(frozen=True)
 class ConstantDiscount:
-    """s(x) = c whatever the delay: FedAsync's constant mixing.
+    """s(x) = c whatever the delay, c = `factor` in (0, 1]: FedAsync's constant mixing.
 
     Example:
         >>> s = ft.ConstantDiscount(0.5)
@@ -100,7 +100,7 @@ class ConstantDiscount:
 
 @dataclass(frozen=True)
 class CutOff:
-    """s(x) = 1 up to x = b, then 0: updates that are staler are dropped.
+    """s(x) = 1 up to x = `limit`, then 0: updates that are staler are dropped.
 
     Example:
         >>> s = ft.CutOff(limit=4)
@@ -144,6 +144,9 @@ Tracker = Callable[[Timeline], Floats]
 
 class WeightRule(ABC):
     """How d_i follows from importance and participation.
+
+    One's own has a `name` and gives in `base` d_i as floats, and as Fractions where it can; see `discount` and
+    `tracker` for weights that follow from delays or from the rounds so far.
 
     Example:
         >>> from dataclasses import dataclass
@@ -289,6 +292,8 @@ class ImportanceOnly(WeightRule):
 @dataclass(frozen=True)
 class Discounted(WeightRule):
     """Another rule's weights, discounted by staleness: a baseline, biased unless all delays are equal.
+
+    `rule` is a weight rule, `factor` a discount as ft.PolynomialDiscount(0.5), or any function of an array of delays.
 
     Example:
         >>> times = ft.FixedTimes([4, 2, 1])

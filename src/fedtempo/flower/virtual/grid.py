@@ -135,6 +135,8 @@ class Exchange(NamedTuple):
 class VirtualGrid(Grid):
     """Flower's Grid in virtual time. Client i is node i, with partition-id i.
 
+    `simulate_app` makes it and gives it to the ServerApp.
+
     Example:
         In the app of the example of `simulate_app`:
 

@@ -29,6 +29,8 @@ Logits = Callable[[Tree, jax.Array], jax.Array]
 class Classifier(NamedTuple):
     """A model of (x, y) batches: y holds labels 0 to C − 1.
 
+    `init(key)`, `loss(params, batch)` and `accuracy(params, batch)`; `classification_problem` takes one as `model`.
+
     Example:
         >>> model = ft.problems.logistic(features=2, classes=3)
         >>> init, loss, accuracy = model

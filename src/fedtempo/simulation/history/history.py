@@ -62,6 +62,9 @@ class History(display.Shown):
 
     ``print(history)`` shows the table and the sentences of ``fedtempo show``.
 
+    `best`, `final`, `time_to`, `select`, `table`, `plot` and `model` read it; ``ft.History.load(path)`` reads what
+    `save` wrote.
+
     Example:
         >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])
         >>> schemes, local = [ft.FedAvg(), ft.FedFix(1)], ft.LocalSGD(lr=[0.1, 0.3])

@@ -36,6 +36,9 @@ ERROR = "error"
 class Compression(ABC):
     """How a client compresses its contribution. Frozen; what a client keeps is a state, a pytree.
 
+    One's own says how many numbers an array takes (`layout`), what the server gets of it in JAX (`send`), and the same
+    as bytes (`pack`, `unpack`); `keep` is for what a client remembers. It passes where ``using(compression=…)`` is.
+
     Example:
         >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)

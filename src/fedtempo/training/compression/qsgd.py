@@ -36,6 +36,9 @@ _TINY = np.finfo(np.float32).tiny
 class QSGD(Compression):
     """Unbiased stochastic quantisation to `levels` levels: ``QSGD(4)``, ``QSGD(7, bucket=512)``.
 
+    Entries of a `bucket` (None: an array) share a norm, "max" or "euclidean". Nothing is remembered, since it is right
+    on average.
+
     Example:
         >>> import jax
         >>> qsgd = ft.QSGD(levels=4)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 class TopK(Compression):
     """The largest entries of each array: ``TopK(0.01)``, with a memory of the others unless that is switched off.
 
+    `share` is the share of the entries that is sent, above 0 and at most 1; `error_feedback` says whether the others
+    are remembered.
+
     Example:
         >>> import jax
         >>> top = ft.TopK(0.25)
