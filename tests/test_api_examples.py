@@ -86,11 +86,14 @@ def _written(path: Path, name: str) -> str:
 
 
 def _cases() -> list[object]:
-    found = []
+    """Each example once: some names are public in two modules."""
+    found, seen = [], set()
     for place, name in public_names():
         label = f"{place}.{name}".strip(".")
         marks = [pytest.mark.torch] if place == ".torch" else EXTRA.get(label, [])
-        found.append(pytest.param(place, name, id=label, marks=marks))
+        if (text := _docstring(place, name)) not in seen:
+            found.append(pytest.param(place, name, id=label, marks=marks))
+        seen.add(text)
     return found
 
 
