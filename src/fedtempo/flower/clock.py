@@ -59,9 +59,11 @@ class WallClock:
     """
 
     def now(self) -> int:
+        """Nanoseconds since some moment."""
         return time.monotonic_ns()
 
     def sleep(self, until: int) -> None:
+        """Return at `until`."""
         left = until - time.monotonic_ns()
         if left > 0:
             time.sleep(left / 1e9)
