@@ -8,7 +8,7 @@ BROWSER := $(VENV)/.browser
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
-	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch test-track test-browser check-accelerator lock format clean
+	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch test-track test-browser publish-check check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(CORE)
@@ -31,6 +31,10 @@ unit: $(READY) $(if $(CHROMIUM),$(BROWSER))
 # The wheel as a user gets it: built, unpacked beside nothing of this checkout, imported and run.
 wheel: $(READY)
 	$(BIN)/python tests/wheel_smoke.py
+
+# Ready for an index: sdist and wheel, twine, a bare environment, its size and the seconds that it takes.
+publish-check: $(READY)
+	$(BIN)/python tests/publish_check.py
 
 # A SuperLink and four SuperNodes of unequal speed on this machine train digits with FedAvg and with FedFix.
 flower-demo: $(CORE)
