@@ -4,7 +4,8 @@
 2. reference  a page for each group of public names, from their docstrings  api.py
 3. plan page  what `fedtempo plan --out plan.html` writes, to play with
 4. site       Zensical, strictly
-5. check      every link and anchor of what came out, and that nothing is loaded from another host    check.py
+5. offline    what the theme would load from another host comes from us
+6. check      every link and anchor of what came out, and that nothing is loaded from another host    check.py
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ BUILD = ROOT / "build" / "docs"
 SITE = ROOT / "site"
 
 
-def plan_page(target: Path) -> None:
-    """The page that a plan writes, for people to move its sliders."""
-    command = [sys.executable, "-m", "fedtempo", "plan", "--clients", "20", "--times", "F80", "--out", str(target)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+def play(folder: Path) -> None:
+    """The page that a plan writes, for people to move its sliders, inside of play.md."""
+    command = [sys.executable, "-m", "fedtempo", "plan", "--clients", "20", "--times", "F80", "--out", "plan_page.html"]
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    frame = '<iframe class="whole" src="plan_page.html" title="A plan to play with"></iframe>\n\n[Open it alone](plan_page.html).'
+    page = folder / "play.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("<!-- plan page -->", frame), encoding="utf-8")
 
 
 def configuration(menu: list[dict[str, str]]) -> str:
@@ -39,6 +43,15 @@ def configuration(menu: list[dict[str, str]]) -> str:
     return f'{before}{{ "Reference" = [\n{entries}\n  ] }},{after}'
 
 
+def offline(html: Path) -> None:
+    """Pages opened from the disk search by docs/site/offline_search.js; the theme's own way is loaded from another host."""
+    shutil.copy(ROOT / "docs" / "site" / "offline_search.js", html)
+    for path in html.rglob("*.html"):
+        up = "../" * (len(path.relative_to(html).parts) - 1)
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace("https://unpkg.com/iframe-worker/shim", f"{up}offline_search.js"), encoding="utf-8")
+
+
 def main() -> int:
     """The exit status."""
     begin = time.perf_counter()
@@ -46,10 +59,11 @@ def main() -> int:
     shutil.rmtree(BUILD, ignore_errors=True)
     (BUILD / "pages").mkdir(parents=True)
     pages.write(BUILD / "pages")
-    plan_page(BUILD / "pages" / "plan_page.html")
+    play(BUILD / "pages")
     (BUILD / "zensical.toml").write_text(configuration(api.write(BUILD / "pages")), encoding="utf-8")
     done = subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=BUILD)
     if done.returncode == 0:
+        offline(BUILD / "html")
         wrong += check.check(BUILD / "html")
     for line in wrong:
         print(line, file=sys.stderr)

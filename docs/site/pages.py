@@ -5,13 +5,30 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LINK = re.compile(r"(\]\()([^()\s]+)(\))")
-FOLDERS = {"flower": "README.md", "flower_torch": "README.md", "slurm": None}
-"""Folders of examples, and the file that introduces each."""
+LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s]+)\)")
+FOLDERS = {
+    "flower": ("README.md", "A deployment on this machine: four sites of unequal speed on Flower"),
+    "flower_torch": ("README.md", "A PyTorch app in the form of Flower's template, for virtual time and for real"),
+    "slurm": (None, "A study on a cluster: jobs of Slurm, or Dask"),
+}
+"""Folders of examples: the file that introduces each, and what it is."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".md": "markdown"}
+
+
+def _titles(menu: object) -> dict[str, str]:
+    """By page: what the menu calls it."""
+    found: dict[str, str] = {}
+    for entry in menu if isinstance(menu, list) else []:
+        for title, inside in entry.items():
+            found |= {inside: title} if isinstance(inside, str) else _titles(inside)
+    return found
+
+
+TITLES = _titles(tomllib.loads((ROOT / "docs" / "site" / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"])
 
 
 def write(pages: Path) -> None:
@@ -29,9 +46,10 @@ def write(pages: Path) -> None:
         if path.suffix in (".py", ".toml"):
             _write(pages / "examples" / f"{path.stem}.md", tutorial(path), path.parent, pages)
             shutil.copy(path, pages / "examples")
-    for name, introduction in FOLDERS.items():
+    (pages / "examples" / "index.md").write_text(contents(), encoding="utf-8")
+    for name, (introduction, about) in FOLDERS.items():
         folder = ROOT / "examples" / name
-        _write(pages / "examples" / f"{name}.md", of_folder(folder, introduction), folder, pages)
+        _write(pages / "examples" / f"{name}.md", of_folder(folder, introduction, about), folder, pages)
 
 
 def _write(target: Path, text: str, home: Path, pages: Path) -> None:
@@ -41,17 +59,22 @@ def _write(target: Path, text: str, home: Path, pages: Path) -> None:
 
 
 def relinked(text: str, home: Path, at: Path) -> str:
-    """The text with each link to a file of the repository led to where that is on the site."""
-    return LINK.sub(lambda found: found[1] + _led(found[2], home, at) + found[3], text)
+    """The text with each link to a file of the repository led to where that is on the site.
 
+    A link that is called by its page's file name, [plan.md](plan.md), is called by what the menu calls the page instead.
+    """
 
-def _led(target: str, home: Path, at: Path) -> str:
-    path, mark, anchor = target.partition("#")
-    if "://" in target or not path or not (home / path).exists():
-        return target
-    there = on_site((home / path).resolve())
-    up = "../" * len(at.parts)
-    return target if there is None else up + there + mark + anchor
+    def led(found: re.Match[str]) -> str:
+        called, target = found.groups()
+        path, mark, anchor = target.partition("#")
+        file = home / path
+        if "://" in target or not path or not file.exists() or (there := on_site(file.resolve())) is None:
+            return found.group()
+        if called == file.name and file.suffix == ".md":
+            called = TITLES.get(there, called)
+        return f"[{called}]({'../' * len(at.parts)}{there}{mark}{anchor})"
+
+    return LINK.sub(led, text)
 
 
 def on_site(path: Path) -> str | None:
@@ -78,6 +101,17 @@ def tutorial(path: Path) -> str:
     return "\n".join([*text, f"The whole file: [{path.name}]({path.name})."])
 
 
+def contents() -> str:
+    """A page of all tutorials."""
+    text = ["# Tutorials", "", "Whole scripts, short enough to read. What they print is compared by the tests.", "", "| | |", "|---|---|"]
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        title, _, _ = opening(path.read_text(encoding="utf-8"))
+        text.append(f"| [{path.name}]({path.stem}.md) | {title} |")
+    text.append("| [own_figure.toml](own_figure.md) | A figure like the paper's, of your own |")
+    text += [f"| [{name}]({name}.md) | {about} |" for name, (_, about) in FOLDERS.items()]
+    return "\n".join(text)
+
+
 def opening(source: str) -> tuple[str, str, str]:
     """The first sentence of a script's docstring, the rest of it, and the code below."""
     first = ast.parse(source).body[0]
@@ -102,9 +136,9 @@ def _code(code: str, suffix: str) -> list[str]:
     return found
 
 
-def of_folder(folder: Path, introduction: str | None) -> str:
+def of_folder(folder: Path, introduction: str | None, about: str) -> str:
     """A page of a folder of examples: what introduces it, then its files."""
-    text = [(folder / introduction).read_text(encoding="utf-8")] if introduction else [f"# {folder.name}", ""]
+    text = [(folder / introduction).read_text(encoding="utf-8")] if introduction else [f"# {about}", ""]
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in LANGUAGES and path.name not in (introduction, "__init__.py"):
             name = path.relative_to(folder).as_posix()
