@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 CORE := $(VENV)/.core
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
-	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch test-track check-accelerator lock format clean
+	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch test-track check-accelerator docs lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(CORE)
@@ -32,6 +32,12 @@ wheel: $(READY)
 # A SuperLink and four SuperNodes of unequal speed on this machine train digits with FedAvg and with FedFix.
 flower-demo: $(CORE)
 	$(BIN)/python examples/flower/demo.py --out results/flower-demo
+
+# The documentation as a site, in site/: its examples run, every public name is there, every link leads somewhere.
+docs: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/docs.txt
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_site.py tests/test_examples.py $(wildcard tests/test_api_examples.py)
+	$(BIN)/python docs/site/build.py
 
 # Tests of many seconds each that have quicker ones beside them.
 test-slow: $(READY)
@@ -126,4 +132,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf $(VENV) .venv-lock build dist results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock build dist site results .pytest_cache .mypy_cache .ruff_cache .hypothesis

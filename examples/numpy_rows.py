@@ -1,6 +1,6 @@
 """Your own rows, NumPy alone: a classifier on clients that see different labels.
 
-No model to write: `ft.problems.classification_problem` deals rows and labels to clients, and fits a logistic regression.
+No model to write: `ft.problems.classification_problem` deals rows and labels to clients and fits a logistic regression.
 """
 
 import numpy as np

@@ -8,7 +8,7 @@ problem = ft.problems.digits(clients=6, partition=ft.Dirichlet(0.5), l2=0.01)
 # Times alone say how fast and how stale each scheme is, and what identical weights would cost.
 schemes = [ft.FedAvg(), ft.AsyncFedAvg(), ft.FedFix(2), ft.FedBuff(3)]
 for plan in ft.compare(times, schemes).schemes:
-    print(f"{plan.scheme}: {plan.updates_per_time:.2f} updates a time, bias of identical weights {plan.identical_bias:.0%}")
+    print(f"{plan.scheme}: {plan.updates_per_time:.2f} updates a time, biased {plan.identical_bias:.0%}")
 
 # With a problem and an end it trains many schemes and rates a little, and few to the end.
 made = ft.recommend(problem, times, schemes=schemes, until=100, local=ft.LocalSGD(batch_size=32))
@@ -17,5 +17,7 @@ print("on Flower:", made.line())
 
 # The choice beside FedAvg, from other seeds.
 local = ft.LocalSGD(lr=sorted({made.best.local_lr, made.fedavg.local_lr}), batch_size=32)
-history = ft.simulate(problem, [made.best.scheme, ft.FedAvg()], times, until=100, local=local, seeds=[10, 11], points=11)
+history = ft.simulate(
+    problem, [made.best.scheme, ft.FedAvg()], times, until=100, local=local, seeds=[10, 11], points=11
+)
 print(history.best("loss").summary())

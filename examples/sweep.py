@@ -11,7 +11,7 @@ problem = ft.problems.digits(clients=10, partition=ft.Dirichlet(0.3), l2=0.01)
 schemes = [ft.FedAvg(), ft.AsyncFedAvg(), ft.FedFix("1/2")]
 local = ft.LocalSGD(steps=[1, 5], lr=[0.3, 1.0, 3.0], batch_size=32)
 history = ft.simulate(problem, schemes, times, until=5, local=local, seeds=[0, 1], points=11)
-print({name: size for name, size in history.dataset.loss.sizes.items()})
+print(dict(history.dataset.loss.sizes))
 
 # `best` chooses rates and steps for each scheme, never between settings.
 best = history.best("loss")

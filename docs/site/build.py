@@ -1,4 +1,4 @@
-"""Build the documentation site into site/: ``make docs``. A broken link, a public name on no page, or a warning fails it.
+"""Build the documentation site into site/: ``make docs``. A broken link or a public name on no page fails it.
 
 1. pages      docs/*.md, examples/*.py with what they print, the changes    pages.py
 2. reference  a page for each group of public names, from their docstrings  api.py
@@ -29,9 +29,12 @@ def play(folder: Path) -> None:
     """The page that a plan writes, for people to move its sliders, inside of play.md."""
     command = [sys.executable, "-m", "fedtempo", "plan", "--clients", "20", "--times", "F80", "--out", "plan_page.html"]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    frame = '<iframe class="whole" src="plan_page.html" title="A plan to play with"></iframe>\n\n[Open it alone](plan_page.html).'
+    frame = '<iframe class="whole" src="plan_page.html" title="A plan to play with"></iframe>'
     page = folder / "play.md"
-    page.write_text(page.read_text(encoding="utf-8").replace("<!-- plan page -->", frame), encoding="utf-8")
+    page.write_text(
+        page.read_text(encoding="utf-8").replace("<!-- plan page -->", f"{frame}\n\n[Open it alone](plan_page.html)."),
+        encoding="utf-8",
+    )
 
 
 def configuration(menu: list[dict[str, str]]) -> str:
@@ -44,12 +47,14 @@ def configuration(menu: list[dict[str, str]]) -> str:
 
 
 def offline(html: Path) -> None:
-    """Pages opened from the disk search by docs/site/offline_search.js; the theme's own way is loaded from another host."""
+    """Pages opened from the disk search by offline_search.js; the theme would load another way from another host."""
     shutil.copy(ROOT / "docs" / "site" / "offline_search.js", html)
     for path in html.rglob("*.html"):
         up = "../" * (len(path.relative_to(html).parts) - 1)
         text = path.read_text(encoding="utf-8")
-        path.write_text(text.replace("https://unpkg.com/iframe-worker/shim", f"{up}offline_search.js"), encoding="utf-8")
+        path.write_text(
+            text.replace("https://unpkg.com/iframe-worker/shim", f"{up}offline_search.js"), encoding="utf-8"
+        )
 
 
 def main() -> int:
@@ -68,7 +73,9 @@ def main() -> int:
     for line in wrong:
         print(line, file=sys.stderr)
     if wrong or done.returncode:
-        print(f"the site is not built: {len(wrong)} things to mend" if wrong else "the site is not built", file=sys.stderr)
+        print(
+            f"the site is not built: {len(wrong)} things to mend" if wrong else "the site is not built", file=sys.stderr
+        )
         return 1
     shutil.rmtree(SITE, ignore_errors=True)
     shutil.copytree(BUILD / "html", SITE)

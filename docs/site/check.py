@@ -7,9 +7,20 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src", "object": "data"}
+LOADED = {
+    "script": "src",
+    "link": "href",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "object": "data",
+}
 """What a browser loads by itself; of <link> only what is not about the page."""
 ABOUT = {"canonical", "prev", "next", "alternate", "author", "license"}
+
+OTHER_HOST = re.compile(r"""(?:url\(|@import)\s*(?:url\()?['"]?((?:https?:)?//[^'")]*)""")
+"""In a style sheet."""
 
 
 class Page(HTMLParser):
@@ -40,16 +51,15 @@ def check(site: Path) -> list[str]:
         if path.name == "404.html":  # whatever address it answers, its links begin at the root
             continue
         name = path.relative_to(site)
-        for target in page.loads:
-            if urlsplit(target).netloc or target.startswith("//"):
-                wrong.append(f"{name}: loads {target} from another host")
+        elsewhere = [target for target in page.loads if urlsplit(target).netloc]
+        wrong += [f"{name}: loads {target} from another host" for target in elsewhere]
         for target in [*page.links, *page.loads]:
             problem = _broken(target, path, site, pages)
             if problem:
                 wrong.append(f"{name}: {target}: {problem}")
     for path in sorted(site.rglob("*.css")):
-        for target in re.findall(r"url\(['\"]?(https?:|//)[^)]*\)|@import[^;]*(https?:|//)", path.read_text(encoding="utf-8")):
-            wrong.append(f"{path.relative_to(site)}: loads {target} from another host")
+        elsewhere = OTHER_HOST.findall(path.read_text(encoding="utf-8"))
+        wrong += [f"{path.relative_to(site)}: loads {target} from another host" for target in elsewhere]
     return wrong
 
 

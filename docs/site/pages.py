@@ -1,4 +1,4 @@
-"""The pages of the site: docs/*.md as they are, and examples as tutorials; links that leave docs/ lead to their pages."""
+"""The pages of the site: docs/*.md as they are, examples as tutorials; links that leave docs/ lead to their pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def _titles(menu: object) -> dict[str, str]:
     return found
 
 
-TITLES = _titles(tomllib.loads((ROOT / "docs" / "site" / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"])
+TITLES = _titles(
+    tomllib.loads((ROOT / "docs" / "site" / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+)
 
 
 def write(pages: Path) -> None:
@@ -61,7 +63,7 @@ def _write(target: Path, text: str, home: Path, pages: Path) -> None:
 def relinked(text: str, home: Path, at: Path) -> str:
     """The text with each link to a file of the repository led to where that is on the site.
 
-    A link that is called by its page's file name, [plan.md](plan.md), is called by what the menu calls the page instead.
+    A link with the name of its file, as [plan.md](plan.md), is called as the page is in the menu.
     """
 
     def led(found: re.Match[str]) -> str:
@@ -84,7 +86,9 @@ def on_site(path: Path) -> str | None:
         return inside.relative_to("docs").as_posix()
     if inside.parts[0] == "examples" and len(inside.parts) > 1:
         return f"examples/{Path(inside.parts[1]).stem}.md"
-    return {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}.get(inside.as_posix())
+    return {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}.get(
+        inside.as_posix()
+    )
 
 
 def tutorial(path: Path) -> str:
@@ -103,7 +107,14 @@ def tutorial(path: Path) -> str:
 
 def contents() -> str:
     """A page of all tutorials."""
-    text = ["# Tutorials", "", "Whole scripts, short enough to read. What they print is compared by the tests.", "", "| | |", "|---|---|"]
+    text = [
+        "# Tutorials",
+        "",
+        "Whole scripts, short enough to read. What they print is compared by the tests.",
+        "",
+        "| | |",
+        "|---|---|",
+    ]
     for path in sorted((ROOT / "examples").glob("*.py")):
         title, _, _ = opening(path.read_text(encoding="utf-8"))
         text.append(f"| [{path.name}]({path.stem}.md) | {title} |")
@@ -115,7 +126,8 @@ def contents() -> str:
 def opening(source: str) -> tuple[str, str, str]:
     """The first sentence of a script's docstring, the rest of it, and the code below."""
     first = ast.parse(source).body[0]
-    assert isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    assert isinstance(first, ast.Expr)
+    assert isinstance(first.value, ast.Constant)
     told = str(first.value.value).strip()
     title, _, about = told.partition("\n")
     code = "\n".join(source.splitlines()[first.end_lineno :]).strip("\n")
@@ -142,5 +154,12 @@ def of_folder(folder: Path, introduction: str | None, about: str) -> str:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in LANGUAGES and path.name not in (introduction, "__init__.py"):
             name = path.relative_to(folder).as_posix()
-            text += ["", f"## {name}", "", f"```{LANGUAGES[path.suffix]}", path.read_text(encoding="utf-8").rstrip(), "```"]
+            text += [
+                "",
+                f"## {name}",
+                "",
+                f"```{LANGUAGES[path.suffix]}",
+                path.read_text(encoding="utf-8").rstrip(),
+                "```",
+            ]
     return "\n".join(text)
