@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CORE := $(VENV)/.core
+BROWSER := $(VENV)/.browser
+CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
-	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch test-track check-accelerator docs lock format clean
+	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch test-track test-browser check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(CORE)
@@ -21,9 +23,10 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Two processes, a file at a time: files share what they compile.
-unit: $(READY)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not torch and not track"
+# Two processes, a file at a time: files share what they compile. With Chromium pages are tested, too.
+unit: $(READY) $(if $(CHROMIUM),$(BROWSER))
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+		-m "not slow and not torch and not track$(if $(CHROMIUM),, and not browser)"
 
 # The wheel as a user gets it: built, unpacked beside nothing of this checkout, imported and run.
 wheel: $(READY)
@@ -34,6 +37,7 @@ flower-demo: $(CORE)
 	$(BIN)/python examples/flower/demo.py --out results/flower-demo
 
 # The documentation as a site, in site/: its examples run, every public name is there, every link leads somewhere.
+.PHONY: docs
 docs: $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/docs.txt
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_site.py tests/test_examples.py $(wildcard tests/test_api_examples.py)
@@ -52,6 +56,11 @@ test-torch: torch
 test-track: $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/track.txt
 	$(BIN)/python -m pytest -m track
+
+# Pages in a real browser: sliders, charts, live pages.
+test-browser: $(READY) $(BROWSER)
+	command -v chromium || command -v chromium-browser || command -v google-chrome || (apt-get update -qq && apt-get install -y -qq chromium)
+	$(BIN)/python -m pytest -m browser
 
 # Real Flower processes that are killed, turned away or lie: about ten minutes.
 test-flower: $(READY)
@@ -122,6 +131,10 @@ $(CORE): pyproject.toml constraints.txt
 
 $(READY): $(CORE)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check --editable '.[dev,parquet]'
+	touch $@
+
+$(BROWSER): $(READY) requirements/browser.txt
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/browser.txt
 	touch $@
 
 lock:

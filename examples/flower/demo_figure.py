@@ -16,7 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from fedtempo.report.style import INK, STYLE, colours, save_figure
+from fedtempo.report.inks import colours
+from fedtempo.report.style import INK, STYLE, save_figure
 
 if TYPE_CHECKING:
     from demo import Outcome

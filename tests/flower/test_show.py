@@ -224,7 +224,7 @@ def test_the_stretch_is_long_enough_for_all_clients() -> None:
 def test_jobs_that_are_out_at_the_end_are_those_of_the_simulation(name) -> None:
     """Of a run in which everything went well."""
     from fedtempo.clock.config import ClockConfig
-    from fedtempo.report.timeline_figure import jobs_of
+    from fedtempo.report.jobs import jobs_of
 
     run = compared(recorded(train(name, three())))
     config = ClockConfig.of(run.scheme.waiting, run.times)

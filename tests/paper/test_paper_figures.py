@@ -14,7 +14,8 @@ from fedtempo.paper.figure_schemes import rates_figure, schemes_figure
 from fedtempo.paper.figure_steps import steps_figure
 from fedtempo.paper.figure_weights import weights_figure
 from fedtempo.paper.stages import at_own_rates, at_shared_rate
-from fedtempo.report.style import colours, save_figure
+from fedtempo.report.inks import colours
+from fedtempo.report.style import save_figure
 from fedtempo.simulation.history.history import History
 
 RULES = ("identical", "time-based")

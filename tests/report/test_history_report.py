@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 import fedtempo as ft
 from fedtempo.report.history_figure import save_study, study_figure
 from fedtempo.report.history_text import sentences, show_history
-from fedtempo.report.style import colours
+from fedtempo.report.inks import colours
 from fedtempo.simulation.history.history import History
 from simulation.test_history import study
 

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import fedtempo as ft
-from fedtempo.report.style import DARK
+from fedtempo.report.inks import DARK
 from fedtempo.simulation.history.history import History
 from simulation.test_history import study
 from support.recommendations import recommendation

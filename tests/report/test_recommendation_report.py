@@ -13,9 +13,9 @@ import fedtempo as ft
 from fedtempo.errors import InputError
 from fedtempo.planning.objective import Objective
 from fedtempo.planning.recommendation import ENDED, Crossing, Curve, Interval, Recommendation, Spent
+from fedtempo.report.inks import DARK
 from fedtempo.report.recommendation_figure import save_recommendation
 from fedtempo.report.recommendation_tables import show_recommendation
-from fedtempo.report.style import DARK
 from support.recommendations import FOURTEEN, TEN, TWO, choices, recommendation
 
 ACCURACY = Objective("metric", "test_accuracy")

@@ -11,7 +11,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
 
 import fedtempo as ft
-from fedtempo.report.style import DARK, LIGHT, colours, legend_below, new_figure, spread_out, theme_of
+from fedtempo.report.inks import DARK, LIGHT, colours, theme_of
+from fedtempo.report.style import legend_below, new_figure, spread_out
 
 FOURTEEN = (
     *("FedAvg", "AsyncFedAvg", "FedFix(1/16)", "FedFix(1/8)", "FedFix(1/4)", "FedFix(1/2)", "FedFix(3/4)"),

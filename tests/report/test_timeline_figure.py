@@ -13,8 +13,9 @@ from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.generate import full_timeline
 from fedtempo.clock.timeline import Timeline
 from fedtempo.report.dense_timeline import bins_of, painted, rows_by_time
-from fedtempo.report.style import LIGHT
-from fedtempo.report.timeline_figure import LANES, delay_colours, lost_colour, work_of
+from fedtempo.report.inks import LIGHT
+from fedtempo.report.jobs import work_of
+from fedtempo.report.timeline_figure import LANES, delay_colours, lost_colour
 
 UNRELIABLE = ft.FixedTimes.spread(6, 80).available(failure="1/5", absences={2: [("1/2", 2)]}, on=5, off=1)
 

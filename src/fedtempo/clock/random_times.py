@@ -119,6 +119,9 @@ class ExponentialTimes(RandomTimes):
     def __init__(self, means: Sequence[Exact], *, resolution: Exact | None = None) -> None:
         super().__init__(per_client(means, "mean time"), resolution)
 
+    def with_means(self, means: Sequence[Exact]) -> ExponentialTimes:
+        return ExponentialTimes(means)
+
     def only(self, clients: Sequence[int]) -> ExponentialTimes:
         return ExponentialTimes([self._means[i] for i in clients], resolution=self._unit)
 
@@ -157,6 +160,9 @@ class ShiftedExponentialTimes(RandomTimes):
         self._least = tuple(self._shift * mean for mean in self._means)
         self._from = np.array([float(least) for least in self._least])
         self._rest = np.array([float(mean * (1 - self._shift)) for mean in self._means])
+
+    def with_means(self, means: Sequence[Exact]) -> ShiftedExponentialTimes:
+        return ShiftedExponentialTimes(means, shift=self._shift)
 
     def only(self, clients: Sequence[int]) -> ShiftedExponentialTimes:
         means = [self._means[i] for i in clients]
@@ -206,6 +212,9 @@ class LogNormalTimes(RandomTimes):
             raise InputError(f"sigma: {sigma} must lie above 0 and be at most 5; for no spread use FixedTimes")
         self._sigma = widths
         self._mu = np.log(self._floats) - self._sigma**2 / 2
+
+    def with_means(self, means: Sequence[Exact]) -> LogNormalTimes | None:
+        return LogNormalTimes(means, sigma=float(self._sigma[0])) if np.ptp(self._sigma) == 0 else None
 
     def only(self, clients: Sequence[int]) -> LogNormalTimes:
         sigma = [float(self._sigma[i]) for i in clients]
@@ -309,6 +318,9 @@ class ParetoTimes(RandomTimes):
         self._least = tuple(mean * (self._shape - 1) / self._shape for mean in self._means)
         self._from = np.array([float(least) for least in self._least])
 
+    def with_means(self, means: Sequence[Exact]) -> ParetoTimes:
+        return ParetoTimes(means, shape=self._shape)
+
     def only(self, clients: Sequence[int]) -> ParetoTimes:
         return ParetoTimes([self._means[i] for i in clients], shape=self._shape, resolution=self._unit)
 
@@ -353,6 +365,13 @@ class UniformTimes(RandomTimes):
         super().__init__([(a + b) / 2 for a, b in zip(self._low, self._high, strict=True)], resolution)
         self._from = np.array([float(a) for a in self._low])
         self._width = np.array([float(b - a) for a, b in zip(self._low, self._high, strict=True)])
+
+    def with_means(self, means: Sequence[Exact]) -> UniformTimes | None:
+        widths = {(high - low) / (high + low) for low, high in zip(self._low, self._high, strict=True)}
+        if len(widths) > 1:
+            return None
+        width, given = widths.pop(), [exact(mean, "mean time") for mean in means]
+        return UniformTimes([m * (1 - width) for m in given], [m * (1 + width) for m in given])
 
     def only(self, clients: Sequence[int]) -> UniformTimes:
         low, high = ([bounds[i] for i in clients] for bounds in (self._low, self._high))

@@ -198,6 +198,10 @@ class ClientTimes(ABC):
         """The times of some of the clients, numbered anew."""
         raise InputError(f"{self!r} cannot select some of its clients; implement its method only(clients)")
 
+    def with_means(self, means: Sequence[Exact]) -> ClientTimes | None:
+        """Other clients under the same law, with these mean times; None where means alone do not say it."""
+        return None
+
     def describe(self) -> list[str | float]:
         """Each client's mean time: exact text where it is exact, else a number."""
         rational = self.exact_mean_time
@@ -372,6 +376,9 @@ class FixedTimes(ClientTimes):
     @property
     def job_period(self) -> Ints:
         return np.ones(self.num_clients, dtype=np.int64)
+
+    def with_means(self, means: Sequence[Exact]) -> FixedTimes:
+        return FixedTimes(means)
 
     def only(self, clients: Sequence[int]) -> FixedTimes:
         return self._of_ticks(self._ticks[list(clients)], self._unit)

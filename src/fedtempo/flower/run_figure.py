@@ -24,16 +24,15 @@ from fedtempo.flower.comparison import Comparison
 from fedtempo.flower.journal import LoggedMeasure
 from fedtempo.flower.record import Record
 from fedtempo.flower.run_tables import order_of
+from fedtempo.report.jobs import Jobs, jobs_of
 from fedtempo.report.style import STYLE, ending_of, save_figure
 from fedtempo.report.text import counted
 from fedtempo.report.timeline_figure import (
-    Jobs,
     add_legend,
     delay_colours,
     draw_aggregations,
     draw_bars,
     height_of_lane,
-    jobs_of,
     name_lanes,
 )
 

@@ -17,7 +17,8 @@ from matplotlib.lines import Line2D
 
 from fedtempo.clock.times import Floats
 from fedtempo.grid import RATE
-from fedtempo.report.style import colours, dashes, floor_of, scale
+from fedtempo.report.inks import colours
+from fedtempo.report.style import dashes, floor_of, scale
 from fedtempo.report.text import plain
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.summary import FAIR

@@ -18,16 +18,10 @@ from numpy.typing import NDArray
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.timeline import Timeline
 from fedtempo.clock.times import Floats, Ints
-from fedtempo.report.style import Theme, bare, new_figure
-from fedtempo.report.timeline_figure import (
-    Spans,
-    Work,
-    add_legend,
-    client_names,
-    delay_colours,
-    lost_colour,
-    trouble_handles,
-)
+from fedtempo.report.inks import Theme
+from fedtempo.report.jobs import Spans, Work
+from fedtempo.report.style import bare, new_figure
+from fedtempo.report.timeline_figure import add_legend, client_names, delay_colours, lost_colour, trouble_handles
 
 _WIDTH = 1600
 """Pixels of the rows, from left to right."""

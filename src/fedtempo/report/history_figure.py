@@ -27,11 +27,10 @@ from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.report.history_text import headline
+from fedtempo.report.inks import Theme, colours, theme_of
 from fedtempo.report.style import (
     EndLabel,
-    Theme,
     bare,
-    colours,
     dashes,
     ending_of,
     finished,
@@ -43,7 +42,6 @@ from fedtempo.report.style import (
     note_above,
     save_figure,
     scale,
-    theme_of,
     titled,
 )
 from fedtempo.report.text import plain, signed

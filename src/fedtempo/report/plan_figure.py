@@ -20,19 +20,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentF
 
 from fedtempo.clock.times import Floats
 from fedtempo.planning.compare import Plan, SchemePlan
-from fedtempo.report.style import (
-    Theme,
-    bare,
-    colours,
-    ending_of,
-    finished,
-    head,
-    legend_below,
-    new_figure,
-    note_above,
-    scale,
-    theme_of,
-)
+from fedtempo.report.inks import Theme, colours, theme_of
+from fedtempo.report.style import bare, ending_of, finished, head, legend_below, new_figure, note_above, scale
 from fedtempo.report.text import counted
 
 _EXAMPLE = "plan.svg"

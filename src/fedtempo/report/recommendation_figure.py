@@ -23,12 +23,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from fedtempo.planning.recommendation import Choice, Recommendation
+from fedtempo.report.inks import Theme, colours, theme_of
 from fedtempo.report.recommendation_tables import measure_name, value_words
 from fedtempo.report.style import (
     EndLabel,
-    Theme,
     bare,
-    colours,
     ending_of,
     finished,
     floor_of,
@@ -37,7 +36,6 @@ from fedtempo.report.style import (
     legend_below,
     new_figure,
     scale,
-    theme_of,
 )
 from fedtempo.schemes.named import FedFix
 

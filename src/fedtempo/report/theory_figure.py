@@ -13,18 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedtempo.clock.times import Floats
-from fedtempo.report.style import (
-    Theme,
-    bare,
-    ending_of,
-    finished,
-    head,
-    legend_below,
-    new_figure,
-    note_above,
-    scale,
-    theme_of,
-)
+from fedtempo.report.inks import Theme, theme_of
+from fedtempo.report.style import bare, ending_of, finished, head, legend_below, new_figure, note_above, scale
 from fedtempo.report.theory_tables import TERMS, TOTALS
 from fedtempo.theory.bounds import Bound
 from fedtempo.theory.tables import Quantities

@@ -24,8 +24,9 @@ from fedtempo.errors import DataMissing, InputError
 from fedtempo.flower.courses import WHOSE, courses
 from fedtempo.flower.record import Record, recorded
 from fedtempo.flower.text import clean
+from fedtempo.report.inks import colours
 from fedtempo.report.page import console, titled_table
-from fedtempo.report.style import STYLE, bare, colours, save_figure, scale
+from fedtempo.report.style import STYLE, bare, save_figure, scale
 from fedtempo.report.text import NONE
 
 RUNS = "runs.json"
