@@ -5,13 +5,14 @@ import fedtempo as ft
 times = ft.FixedTimes(["1", "1", "2", "2", "4", "8"])
 problem = ft.problems.digits(clients=6, partition=ft.Dirichlet(0.5), l2=0.01)
 
-# Times alone say how fast and how stale each scheme is, and what identical weights would cost.
+# Times alone say how fast each scheme is, and how far off identical weights would be.
 schemes = [ft.FedAvg(), ft.AsyncFedAvg(), ft.FedFix(2), ft.FedBuff(3)]
 for plan in ft.compare(times, schemes).schemes:
-    print(f"{plan.scheme}: {plan.updates_per_time:.2f} updates a time, biased {plan.identical_bias:.0%}")
+    pace, bias = plan.updates_per_time, plan.identical_bias
+    print(f"{plan.scheme}: {pace:.2f} updates per unit of time; with identical weights {bias:.0%} bias")
 
 # With a problem and an end it trains many schemes and rates a little, and few to the end.
-made = ft.recommend(problem, times, schemes=schemes, until=100, local=ft.LocalSGD(batch_size=32))
+made = ft.recommend(problem, times, schemes=schemes, until=100, local=ft.LocalSGD(batch_size=32), budget="25%")
 print("choice:", made.best.scheme, "at rate", made.best.local_lr)
 print("on Flower:", made.line())
 

@@ -56,7 +56,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     plan, run = commands("README.md")
     assert plan in COMMANDS
     quick = "--until 3 --lr 0.1 --seeds 1 --scheme fedavg --scheme async"
-    assert "At FedAvg's own learning rate" in output([sys.executable, "-m", *shlex.split(f"{run} {quick}")], tmp_path)
+    assert "With time-based weights" in output([sys.executable, "-m", *shlex.split(f"{run} {quick}")], tmp_path)
 
 
 def test_the_plan_that_is_shown_is_what_is_printed(tmp_path: Path) -> None:
