@@ -115,11 +115,12 @@ def contents() -> str:
         "| | |",
         "|---|---|",
     ]
-    for path in sorted((ROOT / "examples").glob("*.py")):
-        title, _, _ = opening(path.read_text(encoding="utf-8"))
-        text.append(f"| [{path.name}]({path.stem}.md) | {title} |")
-    text.append("| [own_figure.toml](own_figure.md) | A figure like the paper's, of your own |")
-    text += [f"| [{name}]({name}.md) | {about} |" for name, (_, about) in FOLDERS.items()]
+    for page in TITLES:
+        script = ROOT / "examples" / f"{Path(page).stem}.py"
+        if page.startswith("examples/") and script.exists():
+            text.append(f"| [{TITLES[page]}]({script.stem}.md) | {opening(script.read_text(encoding='utf-8'))[0]} |")
+    text.append(f"| [{TITLES['examples/own_figure.md']}](own_figure.md) | A figure like the paper's, of your own |")
+    text += [f"| [{TITLES[f'examples/{name}.md']}]({name}.md) | {about} |" for name, (_, about) in FOLDERS.items()]
     return "\n".join(text)
 
 
