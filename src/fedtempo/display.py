@@ -10,7 +10,7 @@ nobody waits for who does not look.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from fractions import Fraction
 from importlib import import_module
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fedtempo.report.browser.document import WebPage as WebPage
     from fedtempo.report.page import Page
 
 LONGEST = 200
@@ -131,6 +132,25 @@ def plan_figure(plan: Any, *, path: str | Path | None, style: str) -> Figure:
     from fedtempo.report.plan_figure import plan_figure as draw
 
     return draw(plan, path=_path(path), style=style)
+
+
+def plan_html(plan: Any, *, path: str | Path | None, recommendation: Any = None) -> WebPage:
+    """The page of a plan; with `path` also a file."""
+    from fedtempo.report.browser.plan_page import plan_page
+
+    return _kept(lambda: plan_page(plan, recommendation), path)
+
+
+def _kept(make: Callable[[], WebPage], path: str | Path | None) -> WebPage:
+    """A page, and a file of it where a path is given, whose name is looked at before the work."""
+    if path is not None:
+        from fedtempo.report.browser.document import check_page
+
+        check_page(Path(path))
+    made = make()
+    if path is not None:
+        made.save(path)
+    return made
 
 
 def recommendation_figure(made: Any, *, path: str | Path | None, style: str) -> Figure:

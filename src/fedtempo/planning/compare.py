@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from fedtempo.display import WebPage
+    from fedtempo.planning.recommendation import Recommendation
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -296,6 +299,14 @@ class Plan(Shown):
         The ending of `path` says whether it is SVG, PNG or PDF; `style` is light or dark.
         """
         return display.plan_figure(self, path=path, style=style)
+
+    def to_html(self, path: str | Path | None = None, *, recommendation: Recommendation | None = None) -> WebPage:
+        """A page for a browser on which wait, buffer, clients, spread, law, scheme and weights can be turned.
+
+        One file that needs no network; with `path` it is written, and a notebook shows it. A `recommendation` for the
+        same clients adds what was trained. Beside this plan it works out some hundred others, in seconds.
+        """
+        return display.plan_html(self, path=path, recommendation=recommendation)
 
 
 def compare(

@@ -43,8 +43,7 @@ class WebPage:
     def save(self, path: str | Path) -> Path:
         """Write it whole; the name ends in .html."""
         place = Path(path)
-        if not is_page(place):
-            raise InputError(f"{place}: a page for a browser ends in .html, as plan.html")
+        check_page(place)
         content = self.html.encode()
         write_whole(place, lambda file: file.write(content))
         return place
@@ -60,6 +59,12 @@ class WebPage:
 def is_page(path: Path) -> bool:
     """Whether a file of that name is to be a page for a browser."""
     return path.suffix.lower() in ENDINGS
+
+
+def check_page(path: Path) -> None:
+    """Refuse a file name that is not a page's."""
+    if not is_page(path):
+        raise InputError(f"{path}: a page for a browser ends in .html, as plan.html")
 
 
 def document(

@@ -7,6 +7,7 @@ the round in which it took part before. Where a rule sends models to others, or 
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.ticks import text
 from fedtempo.clock.timeline import I64
 from fedtempo.clock.times import Floats
+from fedtempo.errors import InputError
 from fedtempo.planning.compare import Plan
 from fedtempo.planning.explore import RULES, Exploration, Federation, Ruled, Setting, explore
+from fedtempo.planning.recommendation import Recommendation
 from fedtempo.report.browser.document import WebPage, asset, document, escape, rounded
+from fedtempo.report.browser.race import place_of, race_data
 from fedtempo.report.jobs import work_of
 from fedtempo.report.text import counted
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
@@ -40,16 +44,29 @@ KINDS: dict[type[Scheme], str] = {
 }
 
 
-def plan_page(plan: Plan) -> WebPage:
-    """The page of a plan."""
+def plan_page(plan: Plan, recommendation: Recommendation | None = None) -> WebPage:
+    """The page of a plan; with what a recommendation for the same clients has trained."""
     found = explore(plan)
+    data, scripts = page_data(found), ["chart.js", "lanes.js", "bars.js", "plan.js"]
+    if recommendation is not None:
+        if recommendation.times != plan.times:
+            raise InputError("recommendation: it is for other clients than the plan; make both with the same times")
+        data["race"] = race_data(recommendation, _waits(found))
+        scripts.insert(-1, "race.js")
+        best = place_of(recommendation.best.scheme)
+        data["given"] |= best if best["kind"] in data["kinds"] else {}
     return document(
         f"{counted(plan.times.num_clients, 'client')}, {plan.times.always.law} times",
         page_body(title_of(found)),
-        data=page_data(found),
-        scripts=("chart.js", "lanes.js", "bars.js", "plan.js"),
+        data=data,
+        scripts=scripts,
         schemes=list(KINDS.values()),
     )
+
+
+def _waits(found: Exploration) -> list[Fraction]:
+    """Those of the federation that was asked for."""
+    return [one.scheme.wait for one in found.federations[0].settings if isinstance(one.scheme, FedFix)]
 
 
 def title_of(found: Exploration) -> str:

@@ -1,9 +1,9 @@
 // A chart of lines: hide them by what they belong to, zoom by drawing a box, read values by pointer or keys.
 //
 //   FT.chart(host, {title, x: {label, log}, y: {label, log}, lines, dims, marks, height})
-//   a line   {label, keys: {scheme: "FedAvg"}, colour, dash, xs, ys, low, high, dots}; low and high are its band
+//   a line   {label, keys: {scheme: "FedAvg"}, colour, dash, xs, ys, low, high, dots, wide, faint}; low and high are its band
 //   a dim    {name, values: [{value, label, colour, dash}]}: a line is seen where all its keys are switched on
-//   a mark   {x, label}: a line across the chart
+//   marks    [{x}] are lines down, marksY [{y, label}] lines across
 "use strict";
 
 FT.ticks = (low, high, log, most) => {
@@ -117,7 +117,7 @@ FT.chart = (host, given) => {
     const lines = spec.lines.filter(isOn);
     const logX = state.logX && canLog(lines, "xs");
     const logY = state.logY && canLog(lines, "ys");
-    const xs = state.zoom?.x || padded(extent(lines, logX, ["xs"]), logX, logX ? 0.02 : 0);
+    const xs = state.zoom?.x || padded(extent(lines, logX, ["xs"]), logX, logX || lines.some((line) => line.dots) ? 0.02 : 0);
     const inside = (x) => x >= xs[0] && x <= xs[1];
     let range = extent(lines, logY, ["ys"], inside);
     for (const mark of spec.marksY || []) range = [Math.min(range[0], mark.y), Math.max(range[1], mark.y)];
@@ -153,7 +153,7 @@ FT.chart = (host, given) => {
       if (line.low) front.append(FT.svg("path", { class: "band", d: band(line, x, y, ys[0]), style: `fill:${line.colour}` }));
     }
     for (const line of lines) {
-      line.drawn = FT.svg("path", { class: "line", d: path(line, x, y), style: `stroke:${line.colour}`, "stroke-dasharray": line.dash });
+      line.drawn = FT.svg("path", { class: line.wide ? "line wide" : line.faint ? "line faint" : "line", d: path(line, x, y), style: `stroke:${line.colour}`, "stroke-dasharray": line.dash });
       front.append(line.drawn);
       if (line.dots || line.xs.length === 1) {
         line.xs.forEach((at, k) => {

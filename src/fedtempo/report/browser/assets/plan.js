@@ -194,7 +194,7 @@
     const spread = place.spread === null ? "as they are" : place.spread === 0 ? "all alike" : `from ${FT.number(place.times[0])} down to ${FT.number(place.times[place.times.length - 1])}`;
     const stale = one.delay < 1e-9 ? "no update is stale" : `an update is ${FT.number(one.delay, 3)} models old on average when it is used`;
     const bias = one.bias < 5e-4 ? "Counted alike, every client has its due." : `Were all updates weighed alike, some client would count ${percent(one.bias)} more or less than its due.`;
-    by("sentence").textContent = `${one.label} with ${place.clients} clients, ${place.law} times ${spread}, ${rule ? `${state.weights} weights` : "no weights"}: ${FT.number(one.rounds, 3)} models and ${FT.number(one.updates, 3)} client updates in a unit of time; ${stale}; clients idle ${percent(one.idle)} of the time. ${bias}`;
+    by("sentence").textContent = `${one.label} with ${place.clients} clients, ${place.law} times ${spread}, ${rule ? `${state.weights} weights` : "no weights"}: ${FT.number(one.rounds, 3)} model${one.rounds === 1 ? "" : "s"} and ${FT.number(one.updates, 3)} client updates in a unit of time; ${stale}; clients idle ${percent(one.idle)} of the time. ${bias}`;
   }
 
   function showAgainst(place, usual) {
@@ -247,8 +247,7 @@
     if (FT.race) FT.race({ state, place, one, colourOf, fraction, set });
   }
 
-  fromAddress();
-  settle();
-  show();
-  window.addEventListener("hashchange", () => { fromAddress(); settle(); show(); });
+  const begin = () => { fromAddress(); settle(); show(); toAddress(); };
+  begin();
+  window.addEventListener("hashchange", begin);
 }
