@@ -27,8 +27,8 @@ SITE = ROOT / "site"
 
 def play(folder: Path) -> None:
     """The page that a plan writes, for people to move its sliders, inside of play.md."""
-    command = [sys.executable, "-m", "fedtempo", "plan", "--clients", "20", "--times", "F80", "--out", "plan_page.html"]
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    plan = ["plan", "--clients", "20", "--times", "F80", "--out", str(folder / "plan_page.html")]
+    subprocess.run([sys.executable, "-m", "fedtempo", *plan], check=True, stdout=subprocess.DEVNULL)
     frame = '<iframe class="whole" src="plan_page.html" title="A plan to play with"></iframe>'
     page = folder / "play.md"
     page.write_text(
