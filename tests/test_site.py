@@ -106,6 +106,25 @@ def test_every_page_and_example_is_in_the_menu() -> None:
     assert set(pages.TITLES) == there
 
 
+def test_the_pages_of_the_site_are_written_and_link_to_each_other(tmp_path: Path) -> None:
+    pages.write(tmp_path)
+    written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.md")}
+    assert written == set(pages.TITLES)
+    made_later = {"cli.md", "plan_page.html"} | {f"api/{page}.md" for page in api.PAGES}
+    for page in sorted(written):
+        for path, _ in links((tmp_path / page).read_text(encoding="utf-8")):
+            target = (tmp_path / page).parent / path
+            assert target.exists() or target.relative_to(tmp_path).as_posix() in made_later, f"{page}: {path}"
+
+
+def test_what_is_made_exists() -> None:
+    """`make docs` in a page is a target of the Makefile."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for page in PAGES:
+        told = re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert set(told) <= targets, page.name
+
+
 def test_links_that_leave_docs_lead_to_pages_of_the_site() -> None:
     for text, led in {
         "[a](../examples/own_rule.py)": "[a](examples/own_rule.md)",
