@@ -13,6 +13,12 @@ from fedtempo import compat
 compat.install()
 
 __version__ = "0.6.0"
+"""The version of fedtempo, as text.
+
+Example:
+    >>> print("fedtempo", ft.__version__)
+    fedtempo ...
+"""
 
 _HOME = {
     "AsyncFedAvg": "schemes.named",

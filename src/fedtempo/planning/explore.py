@@ -118,7 +118,8 @@ def explore(plan: Plan) -> Exploration:
         asked = times is plan.times
         schemes = _schemes(times, given if asked else (), waits, sizes if asked else ())
         importance = plan.importance if asked else Importance(None, times.num_clients)
-        found.append(_federation(times, spread, schemes, importance, rules, plan))
+        here = rules if asked else {name: rule for name, rule in rules.items() if name in RULES}
+        found.append(_federation(times, spread, schemes, importance, here, plan))
     return Exploration(plan, tuple(found), tuple(rules))
 
 
@@ -234,7 +235,7 @@ def _setting(
         rules={name: found for name, rule in rules.items() if (found := _ruled(scheme, run, rule, plan)) is not None},
         delays=_delays(scheme, times, importance, plan.seed),
         config=run.record.config,
-        line=timeline(scheme, times, until=horizon, importance=importance.exact, seed=plan.seed),
+        line=_first_rounds(scheme, times, importance, plan.seed, horizon),
         identical_bias=float(np.abs(alike / run.after_last_change.importance.values - 1.0).max()),
     )
     run.record.forget()
@@ -253,6 +254,14 @@ def _ruled(scheme: Scheme, run: LongRun, rule: WeightRule, plan: Plan) -> Ruled 
     step = 1.0 if weights.steps is None else weights.steps[-1]
     total = float(expected.sum())
     return Ruled(step, step * total * run.rounds_per_time, weights.values[-1], expected / total)
+
+
+def _first_rounds(scheme: Scheme, times: ClientTimes, importance: Importance, seed: int, horizon: Fraction) -> Timeline:
+    """Up to the horizon; the first one, where that lasts longer."""
+    first = timeline(scheme, times, rounds=1, importance=importance.exact, seed=seed)
+    if first.ends[0] * first.unit > horizon:
+        return first
+    return timeline(scheme, times, until=horizon, importance=importance.exact, seed=seed)
 
 
 def _delays(scheme: Scheme, times: ClientTimes, importance: Importance, seed: int) -> I64:

@@ -18,6 +18,7 @@ FT.jobsOf = (setting, federation, ticks) => {
     return Array.isArray(given) ? given[Math.min(job, given.length - 1)] : given;
   };
   const jobs = [];
+  const cut = (time) => Math.min(time, ticks);
   const groups = line.rounds === 0 ? [] : line.who.split(",");
   groups.forEach((group, k) => {
     const round = line.numbers ? line.numbers[k] : k;
@@ -25,7 +26,8 @@ FT.jobsOf = (setting, federation, ticks) => {
       const c = FT.letters.indexOf(letter);
       const { version, sent, job } = state[c];
       const back = Math.min(sent + duration(c, job), ends[k]);
-      jobs.push({ client: c, job, sent, back, taken: ends[k], delay: round - version, version, round });
+      const delay = ends[k] > ticks ? -1 : round - version;
+      if (sent < ticks) jobs.push({ client: c, job, sent, back: cut(back), taken: cut(ends[k]), delay, version, round });
       state[c] = { version: round + 1, sent: ends[k], job: job + 1 };
     }
   });
@@ -33,7 +35,7 @@ FT.jobsOf = (setting, federation, ticks) => {
     if (sent >= ticks) return;
     jobs.push({ client: c, job, sent, back: Math.min(sent + duration(c, job), ticks), taken: ticks, delay: -1, version });
   });
-  return { jobs, ends: line.numbers ? [] : ends };
+  return { jobs, ends: line.numbers ? [] : ends.filter((end) => end <= ticks) };
 };
 
 FT.lanes = (host) => {
