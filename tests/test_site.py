@@ -177,6 +177,7 @@ def test_examples_in_docstrings_become_code() -> None:
     text = "What it is.\n\n>>> f(1)\n2\n\n>>> f(2)\n3\n\nMore.\n"
     assert fenced(text) == "What it is.\n\n\n```pycon\n>>> f(1)\n2\n\n>>> f(2)\n3\n```\n\nMore.\n"
     assert fenced("No example.\n") == "No example.\n"
+    assert fenced(">>> f()  # doctest: +SKIP\na\n<BLANKLINE>\nb") == "\n```pycon\n>>> f()\na\n\nb\n```\n"
 
 
 def test_the_pictures_of_the_gallery_are_what_its_code_draws(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from griffe import Extension, Object
 
 EXAMPLE = re.compile(r"(?:^[ ]*>>> .*\n?(?:^(?![ ]*$).*\n?)*(?:\n(?=[ ]*>>> ))?)+", re.MULTILINE)
 """Lines from one that begins with >>> to the next empty one; examples with one empty line between them go together."""
+DIRECTIVE = re.compile(r"\s*# doctest: .*$")
+PAGE = re.compile(r"\bdocs/(\w+)\.md\b")
 
 
 def fenced(text: str) -> str:
@@ -19,13 +21,14 @@ def fenced(text: str) -> str:
 def _block(example: str) -> str:
     lines = example.rstrip().splitlines()
     indent = len(lines[0]) - len(lines[0].lstrip())
-    return "\n".join(["", "```pycon", *(line[indent:] for line in lines), "```", ""])
+    shown = [DIRECTIVE.sub("", line[indent:]) for line in lines]
+    return "\n".join(["", "```pycon", *("" if line == "<BLANKLINE>" else line for line in shown), "```", ""])
 
 
 class Examples(Extension):
     """What mkdocstrings calls for every object."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Put fences around the examples of its docstring."""
-        if obj.docstring is not None and ">>> " in obj.docstring.value:
-            obj.docstring.value = fenced(obj.docstring.value)
+        """Put fences around the examples of its docstring, and lead names of pages to them."""
+        if obj.docstring is not None:
+            obj.docstring.value = PAGE.sub(r"[\1](../\1.html)", fenced(obj.docstring.value))
