@@ -22,7 +22,7 @@ ImportanceOnly InputError Krum LabelShards LocalOptax LocalRule LocalSGD LogNorm
 MultinomialSampling NaturalKey NormClipping Normalised OneLabel ParetoTimes Participation ParticipationHistory Plan
 PolynomialDiscount Problem Progress QSGD Recommendation ResultsConflict RunInfo Scaffold Scheme ServerOptax
 ServerOptimizer ShiftedExponentialTimes SlowMo StagedFedFix TimeBased Timeline TopK TraceTimes TrimmedMean
-UniformSampling UniformTimes UnlawfulRule WaitingRule WeightRule Weights WorkersLost compare expected_weights
+UniformSampling UniformTimes UnlawfulRule WaitingRule WebPage WeightRule Weights WorkersLost compare expected_weights
 limit_cycle merge participation_of recommend simulate timeline timeline_chunks weights write_timeline
 """
 

@@ -34,7 +34,15 @@ ENDINGS = (".html", ".htm")
 class WebPage:
     """A page that stands alone: `save` writes it, a notebook shows it.
 
-    It needs no network, and works from a file as from a server.
+    It needs no network, and works from a file as from a server. `to_html` of plans, histories and recommendations
+    makes one.
+
+    Example:
+        >>> page = ft.compare(ft.FixedTimes([1, 2, 2.5])).to_html()
+        >>> page.title
+        '3 clients, fixed times'
+        >>> page.save("plan.html")
+        PosixPath('plan.html')
     """
 
     title: str

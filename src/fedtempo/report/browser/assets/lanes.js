@@ -102,7 +102,10 @@ FT.lanes = (host) => {
     const ranges = Array.from({ length: classes }, (_, k) => [Math.ceil(k * step - 1e-9), Math.ceil((k + 1) * step - 1e-9) - 1]);
     swatches.replaceChildren(FT.html("span", {}, "staleness"), ...ranges.map(([low, high]) =>
       FT.html("span", {}, FT.html("i", { style: `background:${shade(low)}` }), low === high ? String(low) : `${low}–${high}`)),
-      FT.html("span", {}, FT.html("i", { style: "background:var(--faint)" }), "not used yet"));
+      FT.html("span", {}, FT.html("i", { style: "background:var(--faint)" }), "not used yet"),
+      lost && lost[0].length + failed[0].length ? FT.html("span", {}, FT.html("i", { style: "background:var(--lost);opacity:0.6" }), "lost, or failed") : "",
+      away && away[0].length ? FT.html("span", {}, FT.html("i", { style: "background:var(--away);border:1px solid var(--away-edge)" }), "not there") : "",
+      federation.shown ? FT.html("span", {}, `${count} of ${federation.clients} clients, from the slowest to the fastest`) : "");
     at = null;
     tip.hidden = true;
     given.say = (job) => {

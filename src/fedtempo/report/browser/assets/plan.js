@@ -191,10 +191,11 @@
   }
 
   function showSentence(place, one, rule) {
-    const spread = place.spread === null ? "as they are" : place.spread === 0 ? "all alike" : `from ${FT.number(place.times[0])} down to ${FT.number(place.times[place.times.length - 1])}`;
+    const [slowest, fastest] = [Math.max(...place.times), Math.min(...place.times)];
+    const spread = slowest > fastest * 1.0001 ? `from ${FT.number(slowest)} down to ${FT.number(fastest)}` : `of ${FT.number(slowest)}`;
     const stale = one.delay < 1e-9 ? "no update is stale" : `an update is ${FT.number(one.delay, 3)} models old on average when it is used`;
     const bias = one.bias < 5e-4 ? "Counted alike, every client has its due." : `Were all updates weighed alike, some client would count ${percent(one.bias)} more or less than its due.`;
-    by("sentence").textContent = `${one.label} with ${place.clients} clients, ${place.law} times ${spread}, ${rule ? `${state.weights} weights` : "no weights"}: ${FT.number(one.rounds, 3)} model${one.rounds === 1 ? "" : "s"} and ${FT.number(one.updates, 3)} client updates in a unit of time; ${stale}; clients idle ${percent(one.idle)} of the time. ${bias}`;
+    by("sentence").textContent = `${one.label} with ${place.clients} client${place.clients === 1 ? "" : "s"}, ${place.law} times ${spread}, ${rule ? `${state.weights} weights` : "no weights"}: ${FT.number(one.rounds, 3)} model${one.rounds === 1 ? "" : "s"} and ${FT.number(one.updates, 3)} client updates in a unit of time; ${stale}; clients idle ${percent(one.idle)} of the time. ${bias}`;
   }
 
   function showAgainst(place, usual) {
