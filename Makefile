@@ -40,6 +40,14 @@ publish-check: $(READY)
 flower-demo: $(CORE)
 	$(BIN)/python examples/flower/demo.py --out results/flower-demo
 
+# The documentation as a site, in site/: its examples run, every public name is there, every link leads somewhere.
+.PHONY: docs
+docs: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/docs.txt
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not torch and not track" \
+		tests/test_site.py tests/test_examples.py tests/test_api_examples.py
+	$(BIN)/python docs/site/build.py
+
 # Tests of many seconds each that have quicker ones beside them.
 test-slow: $(READY)
 	FEDTEMPO_FULL_COMPILE=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
@@ -142,4 +150,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf $(VENV) .venv-lock build dist results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock build dist site results .pytest_cache .mypy_cache .ruff_cache .hypothesis
