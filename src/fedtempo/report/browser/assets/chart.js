@@ -176,7 +176,7 @@ FT.chart = (host, given) => {
     const cursor = FT.svg("g", { class: "reading" });
     svg.replaceChildren(FT.svg("clipPath", { id: clip }, FT.svg("rect", area)), back, front, cursor);
     if (lines.length === 0) {
-      svg.append(FT.svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, spec.lines.length ? "Everything is hidden." : "Nothing is measured yet."));
+      svg.append(FT.svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, spec.lines.length ? "Everything is hidden." : "There is nothing to show."));
     }
     toolX.setAttribute("aria-pressed", String(state.logX));
     toolY.setAttribute("aria-pressed", String(state.logY));

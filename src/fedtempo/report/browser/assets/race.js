@@ -48,6 +48,7 @@
       charts.overTime.update(overTime);
       charts.against.update(against);
     }
+    charts.against.figure.hidden = waits.length === 0;
     const spread = mine && mine.error !== null ? ` ± ${FT.number(mine.error, 2)}` : "";
     charts.said.textContent = mine === undefined ? `${one.label} was not trained; predictions and its neighbours say what to expect.`
       : mine.trained < 1 ? `${mine.label} was left at ${FT.percent(mine.trained)} of the time: others were ahead.`
