@@ -13,6 +13,7 @@ import fedtempo as ft
 from fedtempo.planning import explore
 from fedtempo.report.browser.plan_page import TICKS, plan_page
 from fedtempo.report.jobs import work_of
+from support.recommendations import recommendation
 
 pytestmark = pytest.mark.browser
 
@@ -201,3 +202,27 @@ def test_own_times_have_one_place_and_names(tab, tmp_path):
     assert tab.locator("img").count() == 0
     assert tab.locator('[data-range="clients"] input').is_disabled()
     assert tab.locator("#lanes rect.job").count() > 4
+
+
+def test_losses_follow_the_scheme_and_stay_where_they_were_trained(tab, tmp_path, monkeypatch):
+    monkeypatch.setattr(explore, "CLIENTS", (5,))
+    made = recommendation(times=ft.FixedTimes.spread(10, 60), pilot=True)
+    plan = ft.compare(made.times, [one.scheme for one in made.choices])
+    plan.to_html(tmp_path / "plan.html", recommendation=made)
+    tab.goto((tmp_path / "plan.html").as_uri())
+    said = tab.locator("#race p[role=status]")
+    assert asked(tab)["scheme"] == "FedFix"
+    assert asked(tab)["wait"] == "5/4"
+    assert said.inner_text().startswith("FedFix(5/4) at lr 0.5: loss at time 200 0.0142 ± ")
+    lines = tab.locator("#race figure").first.locator("path.line")
+    assert lines.count() == len(made.curves) + 1
+    assert tab.locator("#race path.line.wide").count() == 1
+    tab.get_by_label("FedAvg", exact=True).check()
+    assert said.inner_text().startswith("FedAvg at lr ")
+    tab.evaluate("location.hash = 'scheme=FedBuff&buffer=8'")
+    tab.wait_for_function("document.querySelector('#race p').textContent.startsWith('FedBuff(8) was not trained')")
+    tab.locator("#law").select_option("exponential")
+    assert "Schemes were trained for 10 clients with fixed times" in tab.locator("#race").inner_text()
+    tab.get_by_role("button", name="Go there").click()
+    assert asked(tab)["law"] == "fixed"
+    assert lines.count() >= len(made.curves)

@@ -12,8 +12,10 @@ import fedtempo as ft
 from fedtempo.errors import InputError
 from fedtempo.planning import explore as explore_module
 from fedtempo.planning.explore import explore, spread_of
+from fedtempo.planning.objective import Objective
 from fedtempo.report.browser.document import document
 from fedtempo.report.browser.plan_page import LANES, plan_page
+from support.recommendations import TWO, recommendation
 
 
 @pytest.fixture(autouse=True)
@@ -157,3 +159,31 @@ def test_a_notebook_shows_a_page_in_a_frame():
     assert made._repr_html_().startswith("<iframe")
     assert "srcdoc=" in made._repr_html_()
     assert repr(made).startswith("<WebPage: 2 clients, fixed times, ")
+
+
+def test_a_recommendation_adds_what_was_trained_and_predicted():
+    made = recommendation(pilot=True)
+    plan = ft.compare(made.times, [one.scheme for one in made.choices])
+    race = data_of(plan_page(plan, made))["race"]
+    assert [one["label"] for one in race["choices"]] == [one.scheme.label for one in made.choices]
+    for one, choice in zip(race["choices"], made.choices, strict=True):
+        assert one["value"] == pytest.approx(choice.loss, rel=1e-4)
+        assert (one["curve"] is not None) == (choice.trained >= 1)
+    first = race["choices"][0]
+    assert (first["kind"], first["size"]) == ("FedFix", 1.25)
+    times, losses = first["predicted"]
+    assert times[-1] == 200
+    assert losses == sorted(losses, reverse=True)
+    waits, predicted = race["predicted_waits"]
+    assert waits[-1] == 10
+    assert len(predicted) == len(waits)
+    with pytest.raises(InputError, match="it is for other clients than the plan"):
+        ft.compare(ft.FixedTimes([1, 2])).to_html(recommendation=made)
+
+
+def test_nothing_is_predicted_where_the_pilot_does_not_say_it():
+    made = recommendation(TWO, objective=Objective("metric", "accuracy"))
+    race = data_of(plan_page(ft.compare(made.times), made))["race"]
+    assert race["predicted_waits"] is None
+    assert {one["predicted"] for one in race["choices"]} == {None}
+    assert race["largest"] is True
