@@ -44,7 +44,7 @@ flower-demo: $(CORE)
 .PHONY: docs
 docs: $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/docs.txt
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not torch and not track" \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not torch and not track" \
 		tests/test_site.py tests/test_examples.py tests/test_api_examples.py
 	$(BIN)/python docs/site/build.py
 

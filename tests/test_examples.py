@@ -31,7 +31,15 @@ NEEDED = {"equinox_module": "equinox", "flax_modules": "flax", "torch_cnn": "tor
 """What an example needs that `make test` does not install."""
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+SLOW = {"sweep", "plan_then_train"}
+"""Those that train for long: in `make test-slow` and `make docs`."""
+EXAMPLES = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW))
+    for path in sorted((ROOT / "examples").glob("*.py"))
+]
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
 def test_an_example_prints_what_is_kept(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # PyTorch's last digits depend on how many threads add
     needed = NEEDED.get(path.stem)

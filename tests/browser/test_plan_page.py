@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -70,12 +71,16 @@ def scheme_of(place: dict[str, str]) -> ft.Scheme:
     return ft.FedBuff(int(place["buffer"])) if place["scheme"] == "FedBuff" else getattr(ft, place["scheme"])()
 
 
+@cache
+def compared(scheme: ft.Scheme, times: ft.ClientTimes, weights: str) -> Any:
+    return ft.compare(times, scheme, weights=weights).schemes[0]
+
+
 def check(tab: Any) -> None:
     """The page's numbers are those of `ft.compare` for what its address names."""
     place, seen = asked(tab), shown(tab)
     times, scheme = times_of(place), scheme_of(place)
-    one = ft.compare(times, scheme, weights=place["weights"]).schemes[0]
-    fedavg = ft.compare(times, ft.FedAvg(), weights=place["weights"]).schemes[0]
+    one, fedavg = (compared(made, times, place["weights"]) for made in (scheme, ft.FedAvg()))
     truth = {
         "rounds": one.rounds_per_time,
         "updates": one.updates_per_time,
