@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fedtempo.report.browser.document import WebPage as WebPage
     from fedtempo.report.page import Page
 
 LONGEST = 200
@@ -152,6 +153,26 @@ def bound_figure(found: Any, *, path: str | Path | None, style: str) -> Figure:
     from fedtempo.report.theory_figure import bound_figure as draw
 
     return draw(found, path=_path(path), style=style)
+
+
+def history_html(history: Any, *, target: float | None, path: str | Path | None) -> WebPage:
+    """The study as a page for a browser; with `path` also a file."""
+    from fedtempo.report.browser.history import history_document
+
+    return _saved(history_document(history, target=target), path)
+
+
+def recommendation_html(made: Any, *, path: str | Path | None) -> WebPage:
+    """The choice and what it was compared with as a page for a browser; with `path` also a file."""
+    from fedtempo.report.browser.recommendation import recommendation_document
+
+    return _saved(recommendation_document(made), path)
+
+
+def _saved(page: WebPage, path: str | Path | None) -> WebPage:
+    if path is not None:
+        page.save(path)
+    return page
 
 
 def _path(path: str | Path | None) -> Path | None:

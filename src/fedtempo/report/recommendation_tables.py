@@ -28,7 +28,7 @@ def recommendation_page(made: Recommendation) -> Page:
         Line("", bold=f"{made.best.scheme.label} with local learning rate {made.best.local_lr:g}: {value_words(made)}"),
         _certainty(made),
         _fedavg(made),
-        _schemes(made),
+        schemes_grid(made),
         *_flower(made),
         _crossings(made),
         _spent(made),
@@ -170,22 +170,31 @@ def _pilot(made: Recommendation) -> Iterator[str]:
 # -- the table
 
 
-def _schemes(made: Recommendation) -> Grid:
+def schemes_grid(made: Recommendation) -> Grid:
+    """A row a scheme at its best rate."""
+    about = "; ± is one standard error over seeds" if any(_has_error(one) for one in made.choices) else ""
+    return _grid(made, made.choices, f"Schemes, each at its best learning rate{about}")
+
+
+def cells_grid(made: Recommendation) -> Grid:
+    """A row a scheme and rate that was trained at all."""
+    return _grid(made, made.cells, "Every scheme at every learning rate that was trained")
+
+
+def _grid(made: Recommendation, cells: Sequence[Choice], title: str) -> Grid:
     value = measure_name(made)
-    seeds = any(_has_error(one) for one in made.choices)
     columns: list[Column | str] = [names("scheme"), "lr", value, "±", "behind", "seeds", "trained"]
     predicted = "predicted" if value == "loss" else "predicted loss"
-    rows = [list(_row(made, one)) for one in made.choices]
+    rows = [list(_row(made, one)) for one in cells]
     if made.prior is not None:
         columns.append(predicted)
-        for row, one in zip(rows, made.choices, strict=True):
+        for row, one in zip(rows, cells, strict=True):
             row.append("unstable" if one.predicted == math.inf else cell(one.predicted, ".3g"))
-    if any(one.why for one in made.choices):
+    if any(one.why for one in cells):
         columns.append(words("why no further"))
-        for row, one in zip(rows, made.choices, strict=True):
+        for row, one in zip(rows, cells, strict=True):
             row.append(one.why)
-    about = "; ± is one standard error over seeds" if seeds else ""
-    grid = table(f"Schemes, each at its best learning rate{about}", columns, rows)
+    grid = table(title, columns, rows)
     return grid if made.prior is None else replace(grid, spare=(predicted,))
 
 
