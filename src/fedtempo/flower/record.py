@@ -114,6 +114,21 @@ class Record:
         return np.array([-(-end * scale.numerator // scale.denominator) for end in ticks], dtype=np.int64)
 
     @property
+    def round_seconds(self) -> dict[int, float]:
+        """When each model was there, by the number under which it is measured: 0, then the rounds with updates."""
+        return dict(enumerate([0.0, *(self.ends[self._taking] / 1e9).tolist()]))
+
+    @property
+    def round_updates(self) -> dict[int, int]:
+        """By the same numbers, how many updates rounds had taken."""
+        return dict(enumerate([0, *self.timeline.offsets[1:][self._taking].tolist()]))
+
+    @property
+    def _taking(self) -> np.ndarray:
+        """Which rounds took updates."""
+        return np.diff(self.timeline.offsets) > 0
+
+    @property
     def told(self) -> tuple[LoggedEvent | LoggedMeasure, ...]:
         """The old name of `events`."""
         compat.warn("Record.told", "Record.events")

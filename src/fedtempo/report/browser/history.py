@@ -51,7 +51,9 @@ def history_document(
                 f'<p class="soft">Put together of {escape(jobs)}.</p>' if jobs else "",
                 parts_html(Page(said.parts[1:])),
                 section("Curves", charts_html("study", history_charts := study_charts(history, schemes, target))),
-                folded("The ends of all runs, at all rates", *map(grid_html, _all_runs(history))) if history.hyper else "",
+                folded("The ends of all runs, at all rates", *map(grid_html, _all_runs(history)))
+                if history.hyper
+                else "",
                 section("Settings", *settings_parts(history)),
                 section("How to repeat it", *repeat_parts(history, description)),
             ),
@@ -101,7 +103,7 @@ def _runs(history: History, where: str) -> Grid:
     }
     begun, gone = (values.transpose(*order).values for values in (history.begun, history.diverged))
     coords = [history.dataset[d].values.tolist() for d in order[:-1]]
-    rows = []
+    rows: list[list[str]] = []
     for at in np.ndindex(begun.shape[:-1]):
         if not begun[at].any() or len(rows) >= _MOST_ROWS:
             continue
@@ -169,8 +171,8 @@ def repeat_parts(history: History, description: Mapping[str, Any] | None) -> Ite
         yield f"<pre>{escape(study_text(description))}</pre>"
         return
     yield paragraph(
-        "This study was started from Python, and no study file of it is known: call fedtempo.simulate with the settings "
-        "above and the same seeds. Batches, times and initial models follow from the seeds."
+        "No study file of this study is known; it may have been started from Python: call fedtempo.simulate with the "
+        "settings above and the same seeds. Batches, times and initial models follow from the seeds."
     )
     whole = _read(history, "configuration")
     if whole:

@@ -1,8 +1,8 @@
 """The curves of histories as a page's data: measures over time and over other costs, and ends against rates.
 
 A line is the mean over seeds, with one deviation over seeds to either side; behind a switch there are the seeds
-themselves. Columns are sent once: places on the horizontal axis are kept in a pool, and lines name theirs. Where a study
-is so large that a page of it would be slow, single seeds are left out, then all rates but the best.
+themselves. Columns are sent once: places on the horizontal axis are kept in a pool, and lines name theirs. Where a
+study is so large that a page of it would be slow, single seeds are left out, then all rates but the best.
 
     pool        distinct lists of places          combos   {at, setting, label, best, gone, means, deviations, seeds}
     axes        what measures are drawn over      ends     final values against a hyper-parameter
@@ -52,6 +52,10 @@ _AXES = {
 _SHORT = {RATE: "lr", "server_lr": "server lr", "local_steps": "K", "batch_size": "B"}
 _WIDE = 4.0
 """So many times the smallest value is the largest where an axis is logarithmic."""
+_BEST_VIEW = {"name": "best", "label": "each scheme at its best rates"}
+_SHARED_VIEW = {"name": "shared", "label": "all at the rate that is best for identical weights, as in the paper"}
+_ALL_VIEW = {"name": "all", "label": "all rates"}
+"""Which runs are seen."""
 _NOTHING = 1e-2
 _DASHES = (None, "7 3", "2 3", "9 3 2 3", "5 2 1 2 1 2")
 
@@ -65,20 +69,26 @@ class _Pool:
 
     def place(self, values: Floats | None) -> int:
         """Where a list is, up to what is known of it; −1 where that is nothing."""
-        known = np.flatnonzero(np.isfinite(values)) if values is not None else ()
-        if values is None or not len(known):
+        if values is None or not np.isfinite(values).any():
             return -1
-        key = tuple(rounded(values[: known[-1] + 1]))
+        known = np.flatnonzero(np.isfinite(values))
+        key = tuple(rounded(values[: int(known[-1]) + 1]))
         if key not in self._known:
             self._known[key] = len(self.lists)
             self.lists.append(list(key))
         return self._known[key]
 
 
-def curve_data(settings: Mapping[str, History], schemes: Sequence[str], targets: Mapping[str, float]) -> dict[str, Any]:
+def curve_data(
+    settings: Mapping[str, History],
+    schemes: Sequence[str],
+    targets: Mapping[str, float],
+    shared: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
     """The data of a group of charts; of several settings (problems, times, parts) one is shown at a time.
 
-    `schemes`: those of the page, which have its colours, in their order.
+    `schemes`: those of the page, which have its colours, in their order. `shared`: by setting, a learning rate at which
+    all are to be seen side by side, too.
     """
     seeds = _seeds(settings)
     numbers = sum(_numbers(history) for history in settings.values())
@@ -90,14 +100,17 @@ def curve_data(settings: Mapping[str, History], schemes: Sequence[str], targets:
     rules = list(dict.fromkeys(w for h in settings.values() for w in h.dataset["weights"].values.tolist()))
     hyper = list(dict.fromkeys(name for h in settings.values() for name in h.hyper))
     combos, ends = [], []
-    for k, history in enumerate(settings.values()):
+    for k, (setting, history) in enumerate(settings.items()):
         chosen = _best_places(history)
+        same = (shared or {}).get(setting)
         combos += [
-            {"setting": k, **one}
+            {"setting": k, "shared": same is None or _is_at(one, hyper, same), **one}
             for one in _combos(history, chosen, names, axes, pool, hyper, every=every, singly=singly)
         ]
         ends += [{"setting": k, **one} for one in _ends(history)]
-    dims = [{"name": "scheme", "values": [{"value": s, "colour": f"var(--c{i})"} for i, s in enumerate(schemes)]}]
+    there = {one["at"][0] for one in combos}
+    inks = [{"value": s, "colour": f"var(--c{k})"} for k, s in enumerate(schemes) if s in there]
+    dims: list[dict[str, Any]] = [{"name": "scheme", "values": inks}]
     if rules != [FAIR]:
         styled = zip(rules, _dashes(rules), strict=True)
         dims.append({"name": "weights", "values": [{"value": r, "dash": d} for r, d in styled]})
@@ -122,7 +135,7 @@ def curve_data(settings: Mapping[str, History], schemes: Sequence[str], targets:
         ],
         "targets": [targets.get(name) for name in settings],
         "dims": dims,
-        "rates": bool(hyper) and every,
+        "views": [_BEST_VIEW, *([_SHARED_VIEW] if shared else []), _ALL_VIEW] if hyper and every else [_BEST_VIEW],
         "left_out": "" if every and (singly or len(seeds) < 2) else _left_out(every),
         "combos": combos,
         "ends": [_end_chart(name, [one for one in ends if one["over"] == name]) for name in _over(ends)],
@@ -220,6 +233,11 @@ def _own(history: History) -> dict[str, str]:
 
 
 # -- lines
+
+
+def _is_at(combo: Mapping[str, Any], hyper: Sequence[str], rate: float) -> bool:
+    """Whether a combination has a learning rate."""
+    return RATE not in hyper or combo["at"][2 + hyper.index(RATE)] in (rate, None)
 
 
 def _best_places(history: History) -> dict[tuple[str, str], dict[str, Any]]:

@@ -28,13 +28,14 @@ def parts_html(page: Page) -> str:
 def _part(part: Line | Grid) -> str:
     if isinstance(part, Grid):
         return grid_html(part)
-    return "" if part == BLANK else paragraph(part.text, part.bold)
+    return "" if part == BLANK else paragraph(part.text, part.bold, alarm=part.alarm)
 
 
-def paragraph(text: str, bold: str = "") -> str:
+def paragraph(text: str, bold: str = "", *, alarm: bool = False) -> str:
     """A line of words; `bold` is what it begins with."""
     first = f"<b>{escape(bold)}</b>" if bold else ""
-    return f"<p>{first}{escape(text)}</p>"
+    kind = ' class="alarm"' if alarm else ""
+    return f"<p{kind}>{first}{escape(text)}</p>"
 
 
 def section(title: str, *parts: str, name: str = "") -> str:
@@ -104,7 +105,8 @@ def sort_value(text: str) -> float | None:
 def settings_html(settings: Mapping[str, Any], title: str = "") -> str:
     """What was set, a row each; tables inside are joined by points, long lists are cut."""
     rows = [(name, said) for name, value in _flat(settings) if (said := _said(value))]
-    return grid_html(table(title, (Column("setting", right=False, keep=True), words("value")), rows), sortable=False) if rows else ""
+    heads = (Column("setting", right=False, keep=True), words("value"))
+    return grid_html(table(title, heads, rows), sortable=False) if rows else ""
 
 
 def _flat(given: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:

@@ -365,7 +365,7 @@ FT.chart = (host, given) => {
         drawKeys();
         turned();
       } }, "all / none") : null;
-      return FT.html("div", { class: "keys" }, FT.html("span", { class: "what" }, dim.name), ...buttons, all);
+      return FT.html("div", { class: "keys" }, FT.html("span", { class: "what" }, dim.label || dim.name), ...buttons, all);
     }));
   }
 

@@ -18,7 +18,8 @@ FT.chosen = (name, values, labels, change) => {
 };
 
 FT.study = (host, study) => {
-  const state = { setting: 0, axis: 0, every: false };
+  const state = { setting: 0, axis: 0, view: "best" };
+  const seen = (combo) => state.view === "all" || combo[state.view];
   const off = new Map();
   const colour = new Map();
   const dash = new Map();
@@ -35,7 +36,7 @@ FT.study = (host, study) => {
   const keysOf = (combo, seed) => {
     const keys = { scheme: combo.at[0] };
     if (!combo.own) keys.weights = combo.at[1];
-    if (state.every) hyper.forEach((name, k) => { if (combo.at[2 + k] !== null) keys[name] = combo.at[2 + k]; });
+    if (state.view === "all") hyper.forEach((name, k) => { if (combo.at[2 + k] !== null) keys[name] = combo.at[2 + k]; });
     if (singly) keys.seed = seed;
     return keys;
   };
@@ -44,7 +45,7 @@ FT.study = (host, study) => {
   function linesOf(measure) {
     const lines = [];
     for (const combo of study.combos) {
-      if (combo.setting !== state.setting || !(state.every || combo.best)) continue;
+      if (combo.setting !== state.setting || !seen(combo)) continue;
       const ys = combo.means[measure];
       const place = combo.xs[state.axis];
       if (ys !== null && place >= 0) {
@@ -69,7 +70,7 @@ FT.study = (host, study) => {
     const target = measure.name === "loss" ? study.targets[state.setting] : null;
     return {
       title: measure.title,
-      x: { label: axis().label, log: false, format: axis().name.startsWith("bytes") ? FT.bytes : undefined },
+      x: { label: axis().label, log: Boolean(study.logTime) && axis().name === "time", format: axis().name.startsWith("bytes") ? FT.bytes : undefined },
       y: { log: measure.log === null ? undefined : measure.log, format: measure.share ? FT.percent : undefined },
       lines: linesOf(k),
       marksY: target === null ? [] : [{ y: target, label: `target ${FT.number(target, 3)}` }],
@@ -86,7 +87,7 @@ FT.study = (host, study) => {
     return { ...end, lines, off };
   }
   // Switches of rates are there where all rates are shown.
-  const dims = () => study.dims.filter((dim) => (dim.hyper ? state.every : dim.values.length > 1 || dim.name === "scheme"));
+  const dims = () => study.dims.filter((dim) => (dim.hyper ? state.view === "all" : dim.values.length > 1 || dim.name === "scheme"));
 
   const choices = FT.html("div", { class: "choices" });
   if (study.settings.length > 1) {
@@ -95,8 +96,8 @@ FT.study = (host, study) => {
   if (study.axes.length > 1) {
     choices.append(FT.chosen("over", study.axes.map((_, k) => k), study.axes.map((one) => one.label), (k) => { state.axis = k; renew(); }));
   }
-  if (study.rates) {
-    choices.append(FT.chosen("runs", [false, true], ["each scheme at its best rates", "all rates"], (every) => { state.every = every; renew(); }));
+  if (study.views.length > 1) {
+    choices.append(FT.chosen("runs", study.views.map((one) => one.name), study.views.map((one) => one.label), (view) => { state.view = view; renew(); }));
   }
   const keysAt = FT.html("div", {});
   const panels = FT.html("div", { class: "panels" });
