@@ -132,10 +132,36 @@ def _present_file(path: Path, out: list[Path] | None, *, measure: str | None, ta
     from fedtempo.cli.found import refuse_other_file
     from fedtempo.simulation.history.history import History
 
+    if path.suffix == ".json" and _present_recommendation(path, out, measure=measure, target=target):
+        return
     refuse_other_file(path)
     if measure is not None and not out:
         raise InputError(f"--measure: it is drawn, so say where, as --out {measure}.svg")
     present(History.load(path), None, out=out, measure=measure, target=target, name=path.stem)
+
+
+def _present_recommendation(path: Path, out: list[Path] | None, *, measure: str | None, target: float | None) -> bool:
+    """What fedtempo plan --problem … --json wrote; whether the file is that."""
+    from fedtempo.cli.found import read_json
+    from fedtempo.planning.saved_recommendation import is_recommendation, read_recommendation
+
+    document = read_json(path)
+    if not is_recommendation(document):
+        return False
+    if measure is not None or target is not None:
+        raise InputError(f"--measure and --target: {path} is a recommendation, not a study; leave them out")
+    pages = _check_endings(out)
+    if len(pages) < len(out or []):
+        raise InputError(f"--out: {path} becomes a page, as report.html; fedtempo plan --problem … --figure draws it")
+    from fedtempo.report.browser.recommendation import recommendation_document
+    from fedtempo.report.recommendation_tables import show_recommendation
+
+    made = read_recommendation(document, str(path))
+    show_recommendation(made)
+    for page in pages:
+        recommendation_document(made).save(page)
+    _say_where(pages, "No page is written; add --out report.html for one.")
+    return True
 
 
 def _present_reproduction(folder: Path, out: list[Path] | None, *, measure: str | None, target: float | None) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedtempo.errors import InputError
 from fedtempo.planning.recommendation import Choice, Recommendation
+from fedtempo.planning.saved_recommendation import AnyRecommendation
 from fedtempo.report.browser.document import WebPage, document, escape, rounded
 from fedtempo.report.browser.tables import folded, grid_html, parts_html, section, settings_html
 from fedtempo.report.page import Page
@@ -23,7 +24,7 @@ _ENDED, _LEFT = "to the end", "left earlier"
 _WIDE = 4.0
 
 
-def recommendation_document(made: Recommendation) -> WebPage:
+def recommendation_document(made: AnyRecommendation) -> WebPage:
     """The page."""
     schemes = recommendation_schemes(made)
     body, charts = recommendation_body(made, schemes)
@@ -33,12 +34,12 @@ def recommendation_document(made: Recommendation) -> WebPage:
     return document(title, whole, data={"charts": charts}, scripts=SCRIPTS, schemes=schemes)
 
 
-def recommendation_schemes(made: Recommendation) -> list[str]:
+def recommendation_schemes(made: AnyRecommendation) -> list[str]:
     """The schemes in the order of their colours: the best of a family has the family's."""
     return list(dict.fromkeys(one.scheme.label for one in (*made.choices, *made.cells)))
 
 
-def recommendation_body(made: Recommendation, schemes: Sequence[str] | None = None) -> tuple[str, dict[str, Any]]:
+def recommendation_body(made: AnyRecommendation, schemes: Sequence[str] | None = None) -> tuple[str, dict[str, Any]]:
     """The sentences, tables and places of charts, and the charts' data.
 
     `schemes`: those of the page that it becomes a part of, as `document` is given them, for their colours.
@@ -70,7 +71,7 @@ def _scheme_dim(labels: Sequence[str], ink: Mapping[str, str]) -> dict[str, Any]
     return {"name": "scheme", "values": [{"value": s, "colour": ink.get(s, "var(--ink)")} for s in there]}
 
 
-def _curves(made: Recommendation, ink: Mapping[str, str]) -> dict[str, Any]:
+def _curves(made: AnyRecommendation, ink: Mapping[str, str]) -> dict[str, Any]:
     """The measure over time of all that was trained to the end; a band is two standard errors."""
     best = {(one.scheme.label, one.local_lr) for one in made.choices}
     choices = {(one.scheme.label, one.local_lr): one for one in made.cells}
@@ -110,7 +111,7 @@ def _curves(made: Recommendation, ink: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _rates(made: Recommendation, ink: Mapping[str, str]) -> dict[str, Any]:
+def _rates(made: AnyRecommendation, ink: Mapping[str, str]) -> dict[str, Any]:
     """What each scheme gave at each rate; what was left earlier, at the time at which it was left."""
     lines = []
     for kind in (_ENDED, _LEFT):
@@ -154,16 +155,13 @@ def _is_wide(values: Any) -> bool:
     return bool(len(there)) and there.min() > 0 and bool(there.max() > _WIDE * there.min())
 
 
-def _settings(made: Recommendation) -> str:
+def _settings(made: AnyRecommendation) -> str:
     return settings_html(
         {
-            "clients": made.times.num_clients,
-            "client times": str(made.times),
+            **_of_times(made),
             "until": float(made.until),
             "objective": str(made.objective),
-            "weights": str(made.rule),
             "step": made.step,
-            "server_lr": made.server_lr,
             "local steps": made.local_steps,
             "batch size": "all" if made.batch_size is None else made.batch_size,
             "tolerance": f"{made.tolerance:.0%}",
@@ -172,7 +170,15 @@ def _settings(made: Recommendation) -> str:
     )
 
 
-def _uses(made: Recommendation) -> list[str]:
+def _of_times(made: AnyRecommendation) -> dict[str, Any]:
+    """What the JSON of a recommendation does not say."""
+    if not isinstance(made, Recommendation):
+        return {}
+    times = {"clients": made.times.num_clients, "client times": str(made.times)}
+    return {**times, "weights": str(made.rule), "server_lr": made.server_lr}
+
+
+def _uses(made: AnyRecommendation) -> list[str]:
     """The choice as lines of Python."""
     found = []
     for words, flower in (("For simulate, among schemes:", False), ("In a server app of Flower:", True)):
