@@ -50,7 +50,7 @@ def run_document(run: Comparison, *, name: str = "", repeat: str = "") -> WebPag
                 f"<h1>{escape(name or clean(record.scheme.label))}</h1>",
                 parts_html(said),
                 parts_html(Page(tuple(rest))),
-                section("Measures of the model", charts_html("measures", measured)) if studies else "",
+                section("Measures of the model", charts_html("measures", measured, "")) if studies else "",
                 section("Rounds and clients", f'<div class="panels">{places}</div>'),
                 folded(f"{counted(len(record.faults), 'event')}, one by one", grid_html(_faults(record)))
                 if record.faults

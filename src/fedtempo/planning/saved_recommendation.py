@@ -10,10 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedtempo import display
 from fedtempo.display import Shown, one_line
 from fedtempo.errors import InputError
 from fedtempo.planning.objective import KINDS, Objective
@@ -69,6 +71,10 @@ class SavedRecommendation(Shown):
         if flower and self.strategy is not None:
             return self.strategy
         raise InputError("line: the JSON of a recommendation has the line for Flower alone, where there is one")
+
+    def to_html(self, path: str | Path | None = None) -> display.WebPage:
+        """As a page for a browser; with `path`, which ends in .html, it is also written."""
+        return display.recommendation_html(self, path=path)
 
     def __repr__(self) -> str:
         best = self.best

@@ -34,7 +34,7 @@ def runs_document(folder: Path, runs: Sequence[AppRun]) -> WebPage:
                 '<div class="bar" data-theme-button></div>',
                 f"<h1>{escape(title)}</h1>",
                 parts_html(runs_page(runs)),
-                section("Curves", charts_html("runs", charts)) if charts["measures"] else "",
+                section("Curves", charts_html("runs", charts, "")) if charts["measures"] else "",
                 section("Settings", settings_html(_known(asked["asked"]))),
                 section("How to repeat it", *_repeat(folder, asked)),
             ),

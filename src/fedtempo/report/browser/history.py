@@ -24,9 +24,10 @@ SCRIPTS = ("chart.js", "study.js", "table.js")
 _MOST_ROWS = 3000
 """Of the table of all combinations."""
 _HINT = (
-    "Click a scheme to hide or show it, double-click to see it alone. Draw a box to zoom; with a chart in focus, the "
-    "arrow keys read its values. A band is one deviation over seeds to either side, a cross is where a seed diverged."
+    "Click a name to hide or show its lines, double-click to see them alone. Draw a box to zoom; with a chart in focus, "
+    "the arrow keys read its values."
 )
+_SEEDS = " A band is one deviation over seeds to either side, a cross is where a seed diverged."
 
 
 def history_document(
@@ -76,10 +77,10 @@ def study_charts(history: History, schemes: Sequence[str], target: float | None 
     return found | {"settingName": " and ".join(history.settings)}
 
 
-def charts_html(name: str, charts: Mapping[str, Any]) -> str:
-    """The place of charts, how they are used, and what is left out."""
+def charts_html(name: str, charts: Mapping[str, Any], about: str = _SEEDS) -> str:
+    """The place of charts, how they are used, what bands and crosses are, and what is left out."""
     left_out = f'<p class="soft small">{escape(charts["left_out"])}</p>' if charts["left_out"] else ""
-    return f'<p class="soft small">{escape(_HINT)}</p>{left_out}<div data-study="{escape(name)}"></div>'
+    return f'<p class="soft small">{escape(_HINT + about)}</p>{left_out}<div data-study="{escape(name)}"></div>'
 
 
 # -- all runs
