@@ -33,7 +33,9 @@ MEASURES = (
     "test_accuracy",
     "worst_loss",
 )
-DRAWN = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now()))))"""
+DRAWN = (
+    """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now()))))"""
+)
 
 
 def made_up(runs: int, points: int = 101, seeds: int = 3) -> History:
@@ -80,7 +82,9 @@ def main() -> None:
             all_rates.append(1000 * (time.perf_counter() - begin))
             tab.close()
         browser.close()
-    print(f"Chromium: shown after {statistics.median(loads):.0f} ms (median of {given.times}, {max(loads):.0f} at most)")
+    print(
+        f"Chromium: shown after {statistics.median(loads):.0f} ms (median of {given.times}, {max(loads):.0f} at most)"
+    )
     print(f"a switch to all rates: {statistics.median(all_rates):.0f} ms")
 
 

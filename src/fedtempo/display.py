@@ -64,7 +64,6 @@ PAGES = {
     "Plan": "tables.plan_page",
     "Quantities": "theory_tables.quantities_page",
     "Recommendation": "recommendation_tables.recommendation_page",
-    "SavedRecommendation": "recommendation_tables.recommendation_page",
     "SchemePlan": "tables.scheme_page",
     "Summary": "history_text.summary_page",
     "Theory": "theory_tables.theory_page",

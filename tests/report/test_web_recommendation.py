@@ -57,7 +57,9 @@ def test_values_stand_at_their_rates_those_left_earlier_apart() -> None:
     for line in lines:
         ended = line["keys"]["trained"] == "to the end"
         cells = {c.local_lr: c.loss for c in made.cells if c.scheme.label == line["keys"]["scheme"]}
-        kept = {c.local_lr for c in made.cells if c.scheme.label == line["keys"]["scheme"] and (c.trained >= 1) == ended}
+        kept = {
+            c.local_lr for c in made.cells if c.scheme.label == line["keys"]["scheme"] and (c.trained >= 1) == ended
+        }
         assert set(line["xs"]) == kept
         assert line["ys"] == pytest.approx([cells[rate] for rate in line["xs"]], rel=1e-4)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtempo import display
-from fedtempo.display import Shown, one_line
+from fedtempo.display import one_line
 from fedtempo.errors import InputError
 from fedtempo.planning.objective import KINDS, Objective
 from fedtempo.planning.recommendation import ENDED, FORMAT, Choice, Crossing, Curve, Interval, Recommendation, Spent
@@ -32,7 +32,7 @@ class SavedPilot(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SavedRecommendation(Shown):
+class SavedRecommendation:
     """What the JSON says, by the names of `Recommendation`."""
 
     until: Fraction

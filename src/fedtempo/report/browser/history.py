@@ -12,11 +12,11 @@ import numpy as np
 from fedtempo.report.browser.document import WebPage, document, escape
 from fedtempo.report.browser.study_curves import curve_data
 from fedtempo.report.browser.tables import folded, grid_html, paragraph, parts_html, section, settings_html
-from fedtempo.report.history_text import headline, history_page
+from fedtempo.report.history_text import headline, summaries_of, summaries_page
 from fedtempo.report.page import Grid, Page, table, words
 from fedtempo.report.text import NONE, cell, plain, short
 from fedtempo.simulation.history.history import History
-from fedtempo.simulation.history.summary import summarise
+from fedtempo.simulation.history.summary import Summary
 from fedtempo.simulation.study_file import names_own_code
 from fedtempo.simulation.study_text import study_text
 
@@ -24,8 +24,8 @@ SCRIPTS = ("chart.js", "study.js", "table.js")
 _MOST_ROWS = 3000
 """Of the table of all combinations."""
 _HINT = (
-    "Click a name to hide or show its lines, double-click to see them alone. Draw a box to zoom; with a chart in focus, "
-    "the arrow keys read its values."
+    "Click a name to hide or show its lines, double-click to see them alone. Draw a box to zoom; with a chart in "
+    "focus, the arrow keys read its values."
 )
 _SEEDS = " A band is one deviation over seeds to either side, a cross is where a seed diverged."
 
@@ -40,7 +40,9 @@ def history_document(
 ) -> WebPage:
     """The page. `name`: of the study; `description`: its study file; `jobs`: of what it was put together, in words."""
     schemes = scheme_names([history])
-    said = history_page(history, target=target)
+    summaries = summaries_of(history, target=target)
+    said = summaries_page(history, summaries)
+    charts = study_charts(history, schemes, summaries)
     title = name or "A study"
     body = "\n".join(
         filter(
@@ -51,7 +53,7 @@ def history_document(
                 paragraph(headline(history)),
                 f'<p class="soft">Put together of {escape(jobs)}.</p>' if jobs else "",
                 parts_html(Page(said.parts[1:])),
-                section("Curves", charts_html("study", history_charts := study_charts(history, schemes, target))),
+                section("Curves", charts_html("study", charts)),
                 folded("The ends of all runs, at all rates", *map(grid_html, _all_runs(history)))
                 if history.hyper
                 else "",
@@ -60,7 +62,7 @@ def history_document(
             ),
         )
     )
-    return document(title, body, data={"studies": {"study": history_charts}}, scripts=SCRIPTS, schemes=schemes)
+    return document(title, body, data={"studies": {"study": charts}}, scripts=SCRIPTS, schemes=schemes)
 
 
 def scheme_names(histories: Sequence[History]) -> list[str]:
@@ -68,13 +70,16 @@ def scheme_names(histories: Sequence[History]) -> list[str]:
     return list(dict.fromkeys(s for h in histories for s in h.dataset["scheme"].values.tolist()))
 
 
-def study_charts(history: History, schemes: Sequence[str], target: float | None = None) -> dict[str, Any]:
+def study_charts(history: History, schemes: Sequence[str], summaries: Mapping[Any, Summary]) -> dict[str, Any]:
     """The charts of a study, of each problem and times of its own."""
-    if not history.settings:
-        return curve_data({"": history}, schemes, {"": summarise(history, target=target).target})
-    parts = {" · ".join(map(str, k if isinstance(k, tuple) else (k,))): h for k, h in history.split().items()}
-    found = curve_data(parts, schemes, {k: summarise(h, target=target).target for k, h in parts.items()})
+    named = {_setting(key): summary for key, summary in summaries.items()}
+    parts = {name: summary.history or history for name, summary in named.items()}
+    found = curve_data(parts, schemes, {name: summary.target for name, summary in named.items()})
     return found | {"settingName": " and ".join(history.settings)}
+
+
+def _setting(key: Any) -> str:
+    return " · ".join(map(str, key if isinstance(key, tuple) else (key,)))
 
 
 def charts_html(name: str, charts: Mapping[str, Any], about: str = _SEEDS) -> str:
