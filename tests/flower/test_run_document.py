@@ -84,6 +84,11 @@ def test_hostile_names_of_clients_are_text(run) -> None:
     assert HOSTILE in [line["label"] for line in data_of(page)["charts"]["clients"]["lines"]]
 
 
+def test_a_record_makes_its_page(run, tmp_path) -> None:
+    page = run.record.to_html(tmp_path / "run.html")
+    assert (tmp_path / "run.html").read_text(encoding="utf-8") == page.html == run_document(run).html
+
+
 def test_a_run_without_measures_and_faults(run) -> None:
     page = run_document(replace(run, record=replace(run.record, measured={}, faults=())))
     assert data_of(page)["studies"] == {}

@@ -40,6 +40,7 @@ from fedtempo.schemes.table import scheme_of as read_scheme
 if TYPE_CHECKING:
     from fedtempo.grid import Value
     from fedtempo.problems.problem import Problem
+    from fedtempo.report.browser.document import WebPage
     from fedtempo.simulation.engine.numerics import Precision
     from fedtempo.training.server_rules import Server
     from fedtempo.training.solvers import LocalOptax
@@ -122,6 +123,16 @@ class Record:
     def round_updates(self) -> dict[int, int]:
         """By the same numbers, how many updates rounds had taken."""
         return dict(enumerate([0, *self.timeline.offsets[1:][self._taking].tolist()]))
+
+    def to_html(self, path: str | Path | None = None) -> WebPage:
+        """The run beside its simulation and its plan as a page for a browser; with `path` also a file."""
+        from fedtempo.flower.comparison import compared
+        from fedtempo.flower.run_document import run_document
+
+        page = run_document(compared(self))
+        if path is not None:
+            page.save(path)
+        return page
 
     @property
     def _taking(self) -> np.ndarray:

@@ -18,6 +18,8 @@ _SIZES = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _NUMBER = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)"
 _FIRST = re.compile(rf"^[≥≤<>~ ]*(×)?\s*{_NUMBER}(?:\s*/\s*(\d+))?(.*)$", re.IGNORECASE | re.DOTALL)
 _MOST_ITEMS = 12
+_LONG = 40
+"""Characters from which on words are broken into lines."""
 
 
 def parts_html(page: Page) -> str:
@@ -53,10 +55,11 @@ def folded(title: str, *parts: str) -> str:
 
 def grid_html(grid: Grid, *, sortable: bool = True) -> str:
     """A table that sorts by a click on a column's name."""
-    head = "".join(f"<th{_class(column, head=True)}>{escape(column.name)}</th>" for column in grid.columns)
+    head = "".join(f"<th{_class(column)}>{escape(column.name)}</th>" for column in grid.columns)
+    long = [max((len(row[k]) for row in grid.rows), default=0) > _LONG for k in range(len(grid.columns))]
+    kinds = [_class(column, wraps=many) for column, many in zip(grid.columns, long, strict=True)]
     body = "\n".join(
-        f"<tr>{''.join(_cell(column, text) for column, text in zip(grid.columns, row, strict=True))}</tr>"
-        for row in grid.rows
+        f"<tr>{''.join(map(_cell, grid.columns, kinds, row))}</tr>" for row in grid.rows
     )
     kind = ' class="sortable"' if sortable else ""
     caption = f"<caption>{escape(grid.title)}</caption>" if grid.title else ""
@@ -66,16 +69,16 @@ def grid_html(grid: Grid, *, sortable: bool = True) -> str:
     )
 
 
-def _class(column: Column, *, head: bool = False) -> str:
+def _class(column: Column, *, wraps: bool = False) -> str:
     if column.right:
         return ""
-    return ' class="words"' if column.keep or head else ' class="words wrap"'
+    return ' class="words wrap"' if wraps and not column.keep else ' class="words"'
 
 
-def _cell(column: Column, text: str) -> str:
+def _cell(column: Column, kind: str, text: str) -> str:
     value = sort_value(text) if column.right else None
     held = "" if value is None else f' data-value="{value:.12g}"'
-    return f"<td{_class(column)}{held}>{escape(text)}</td>"
+    return f"<td{kind}{held}>{escape(text)}</td>"
 
 
 def sort_value(text: str) -> float | None:
