@@ -58,9 +58,7 @@ def grid_html(grid: Grid, *, sortable: bool = True) -> str:
     head = "".join(f"<th{_class(column)}>{escape(column.name)}</th>" for column in grid.columns)
     long = [max((len(row[k]) for row in grid.rows), default=0) > _LONG for k in range(len(grid.columns))]
     kinds = [_class(column, wraps=many) for column, many in zip(grid.columns, long, strict=True)]
-    body = "\n".join(
-        f"<tr>{''.join(map(_cell, grid.columns, kinds, row))}</tr>" for row in grid.rows
-    )
+    body = "\n".join(f"<tr>{''.join(map(_cell, grid.columns, kinds, row))}</tr>" for row in grid.rows)
     kind = ' class="sortable"' if sortable else ""
     caption = f"<caption>{escape(grid.title)}</caption>" if grid.title else ""
     return (
