@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import MetricRecord
 
+from cli.test_cli import in_process
 from fedtempo.flower import FedFix, recorded
 from fedtempo.flower.comparison import compared
 from fedtempo.flower.run_document import _MOST_POINTS, run_document, thinned
@@ -103,6 +104,16 @@ def test_long_lines_keep_their_ends() -> None:
     assert thinned(points[:10]) == points[:10]
 
 
+def test_show_writes_it(run, tmp_path, capsys, monkeypatch) -> None:
+    trained(tmp_path / "run", rounds=3)
+    out = tmp_path / "run.html"
+    code, said, err = in_process(capsys, monkeypatch, "show", str(tmp_path / "run"), "--out", str(out))
+    assert (code, err) == (0, "")
+    assert said.endswith(f"\n\n{out}\n")
+    assert "<h1>run</h1>" in out.read_text(encoding="utf-8")
+    assert not (tmp_path / "run" / "run.png").exists()
+
+
 # -- runs of an app
 
 
@@ -133,6 +144,15 @@ def test_the_page_of_an_app_has_every_strategy(app) -> None:
     one = next(one for one in found["combos"] if one["at"][0] == HOSTILE)
     updates = found["pool"][one["xs"][names.index("updates")]]
     assert updates[-1] == runs[1].record.timeline.num_updates
+
+
+def test_show_writes_the_page_of_an_app(app, tmp_path, capsys, monkeypatch) -> None:
+    page, picture = tmp_path / "app.html", tmp_path / "app.svg"
+    words = ("show", str(app), "--out", str(page), "--out", str(picture))
+    code, _, err = in_process(capsys, monkeypatch, *words)
+    assert (code, err) == (0, "")
+    assert f"<h1>{app.name}</h1>" in page.read_text(encoding="utf-8")
+    assert picture.read_bytes().startswith(b"<?xml")
 
 
 def test_what_was_asked_for_never_becomes_a_command_that_does_more(app) -> None:

@@ -96,5 +96,6 @@ def test_show_prints_it_and_writes_the_page(folder, tmp_path, capsys, monkeypatc
 
 def test_other_folders_are_none(tmp_path) -> None:
     assert not is_reproduction(tmp_path)
-    History(study(points=3)).save(tmp_path / "a-b.nc")
-    assert not is_reproduction(tmp_path)
+    for about in ({}, {KEY: "{"}, {KEY: "[]"}, {KEY: '{"study": 1, "paper": 2}'}):
+        History(study(points=3).assign_attrs(about)).save(tmp_path / "a-b.nc")
+        assert not is_reproduction(tmp_path)

@@ -6,7 +6,7 @@ The results say themselves what was run; the scale is the one whose figures they
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def is_reproduction(folder: Path) -> bool:
     return next(_parts_in(folder), None) is not None
 
 
-def _parts_in(folder: Path) -> Any:
+def _parts_in(folder: Path) -> Iterator[tuple[Path, History]]:
     """Files that are results of a part of a figure, with their histories."""
     if not folder.is_dir():
         return
@@ -58,8 +58,18 @@ def _parts_in(folder: Path) -> Any:
             history = History.load(path)
         except InputError:  # something else that lies there
             continue
-        if KEY in history.attrs:
+        if _says_what_was_run(history):
             yield path, history
+
+
+def _says_what_was_run(history: History) -> bool:
+    if KEY not in history.attrs:
+        return False
+    try:
+        about: object = what_was_run(history)
+    except ValueError:  # not JSON
+        return False
+    return isinstance(about, dict) and all(isinstance(about.get(name), dict) for name in ("study", "paper"))
 
 
 def read_reproduction(folder: Path) -> Reproduction:
@@ -90,7 +100,7 @@ def _scale_of(there: Mapping[Path, History]) -> str:
     def agree(scale: str) -> int:
         parts = [part for name in FIGURES for part in read_figure(name, scale).parts]
         horizons = {path_of(Path(), part).name: part.study.get("until") for part in parts}
-        return sum(what_was_run(h).get("study", {}).get("until") == horizons.get(p.name, -1) for p, h in there.items())
+        return sum(what_was_run(h)["study"].get("until") == horizons.get(p.name, -1) for p, h in there.items())
 
     return max(SCALES, key=agree)
 
@@ -259,8 +269,8 @@ def _settings(parts: Mapping[str, History]) -> list[str]:
     for name, history in parts.items():
         about = what_was_run(history)
         tables = [
-            settings_html(about.get("study", {}), "As run"),
-            settings_html(about.get("paper", {}), "In the paper"),
+            settings_html(about["study"], "As run"),
+            settings_html(about["paper"], "In the paper"),
         ]
         found.append(f'<h3>{escape(name)}</h3><div class="panels">{"".join(f"<div>{t}</div>" for t in tables)}</div>')
     return [folded("Settings", *found)]
