@@ -126,6 +126,10 @@ def test_a_recommendation_is_drawn(tab, tmp_path) -> None:
     page = recommendation_document(recommendation(TEN, pilot=True))
     tab.goto(page.save(tmp_path / "report.html").as_uri())
     assert lines(tab) == 5
+    table = tab.locator("table.sortable").first
+    table.get_by_role("button", name="trained").click()
+    shares = table.locator("tbody td:nth-child(7)").all_inner_texts()
+    assert list(dict.fromkeys(shares)) == ["1/16", "1/4", "all"]
     trained = tab.locator("figure.chart").nth(1)
     before = trained.locator("circle").count()
     trained.get_by_role("button", name="left earlier").click()
