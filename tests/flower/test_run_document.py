@@ -22,7 +22,7 @@ from support.pages import HOSTILE, data_of, rows_of, scripts_of, text_of
 
 
 def trained(folder, rounds: int = 12):
-    """A run in which a client fails and rounds are empty, with a measure by the server and one by clients whose name is hostile."""
+    """A client fails, rounds are empty, the server measures, and clients do under a hostile name."""
     grid = FakeGrid()
     grid.connect(100, shifting(1, 1.8, loss=0.5, **{HOSTILE: 2.0}))
     grid.connect(101, shifting(1, 1.7, loss=0.25))

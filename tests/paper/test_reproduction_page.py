@@ -94,6 +94,17 @@ def test_show_prints_it_and_writes_the_page(folder, tmp_path, capsys, monkeypatc
     assert (code, "holds the paper's figures, not a study" in err) == (2, True)
 
 
+def test_a_figure_has_a_page_of_its_own(folder, tmp_path, capsys, monkeypatch) -> None:
+    words = ("--from-results", str(folder), "--out", str(tmp_path), "--format", "html", "--scale", "paper")
+    code, said, err = in_process(capsys, monkeypatch, "reproduce", "fig1", "fig2", *words)
+    assert (code, err) == (0, "")
+    assert f"{tmp_path / 'fig2.html'}: Asynchronous FedAvg" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fig1.svg", "fig2.html"], "a timeline is a picture"
+    html = (tmp_path / "fig2.html").read_text(encoding="utf-8")
+    assert "Asynchronous FedAvg ends at a lower federated loss" in html
+    assert "FedFix with a wait of one half ends lower" not in html, "which stands on figure 4"
+
+
 def test_other_folders_are_none(tmp_path) -> None:
     assert not is_reproduction(tmp_path)
     for about in ({}, {KEY: "{"}, {KEY: "[]"}, {KEY: '{"study": 1, "paper": 2}'}):

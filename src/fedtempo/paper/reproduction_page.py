@@ -107,7 +107,7 @@ def _scale_of(there: Mapping[Path, History]) -> str:
 
 def claims_of(found: Reproduction) -> list[Claim]:
     """The paper's statements, judged by what is there; none where nothing is of the paper's figures."""
-    if not found.results:
+    if not set(FIGURES) & found.results.keys():
         return []
     results: dict[str, Any] = {}
     for name in FIGURES:
@@ -118,36 +118,46 @@ def claims_of(found: Reproduction) -> list[Claim]:
     return judge(given)
 
 
-def reproduction_document(found: Reproduction, claims: Sequence[Claim]) -> WebPage:
-    """The page."""
+def figure_document(figure: Figure, results: Mapping[str, History], folder: Path) -> WebPage:
+    """The page of one figure that has parts, the paper's or one's own."""
+    found = Reproduction(folder, figure.scale, (figure,), {figure.name: results} if results else {}, {})
+    claims = _carried(figure, claims_of(found)) if figure.name in FIGURES else []
+    return reproduction_document(found, claims, title=f"{figure.title} ({figure.scale})")
+
+
+def reproduction_document(found: Reproduction, claims: Sequence[Claim], *, title: str = "") -> WebPage:
+    """The page; `title`: where it is not of a whole folder."""
     histories = [h for group in (*found.results.values(), *found.own.values()) for h in group.values()]
     schemes = scheme_names(histories)
     charts, sections = {}, []
     for figure in found.figures:
-        parts = found.results[figure.name]
+        parts = found.results.get(figure.name, {})
+        if not parts:
+            sections.append(section(figure.title, paragraph("Nothing of it was run.")))
+            continue
         charts[figure.name] = _charts(figure, parts, schemes)
         sections.append(_figure_section(figure, parts, charts[figure.name], claims, found))
     for name, parts in found.own.items():
         key = f"own-{len(charts)}"
         charts[key] = curve_data(parts, schemes, {}) | {"settingName": "part"}
         sections.append(section(name, charts_html(key, charts[key]), *_settings(parts), name=key))
-    links = [(figure.name, f"Figure {figure.name.removeprefix('fig')}") for figure in found.figures]
+    links = [(name, f"Figure {name.removeprefix('fig')}") for name in found.results]
     links += [(key, name) for key, name in zip(list(charts)[len(links) :], found.own, strict=True)]
     nav = "".join(f'<a href="#{escape(key)}">{escape(name)}</a>' for key, name in links)
-    title = found.folder.resolve().name
+    head = title or f"{found.folder.resolve().name}: the paper's experiments run again"
     body = "\n".join(
         filter(
             None,
             (
                 '<div class="bar" data-theme-button></div>',
-                f"<h1>{escape(title)}: the paper's experiments run again</h1>",
-                f'<nav class="pages">{nav}</nav>',
+                f"<h1>{escape(head)}</h1>",
+                f'<nav class="pages">{nav}</nav>' if len(links) > 1 else "",
                 _claims_section(claims) if claims else "",
                 *sections,
             ),
         )
     )
-    return document(title, body, data={"studies": charts}, scripts=SCRIPTS, schemes=schemes)
+    return document(head, body, data={"studies": charts}, scripts=SCRIPTS, schemes=schemes)
 
 
 def show_reproduction(found: Reproduction, claims: Sequence[Claim]) -> None:
@@ -203,6 +213,8 @@ def _cases_grid(claims: Sequence[Claim]) -> Grid:
 
 def _carried(figure: Figure, claims: Sequence[Claim]) -> list[Claim]:
     """The statements that stand on a figure."""
+    if figure.name not in FIGURES:
+        return []
     number = int(figure.name.removeprefix("fig"))
     return [c for c in claims if c.verdict != "not run" and number in _figures_named(c.place)]
 
@@ -248,6 +260,7 @@ def _figure_section(
     said = "".join(
         f"<li>{c.id}. {escape(c.statement)} <b>{escape(c.verdict)}</b> ({escape(measured(c))})</li>" for c in carried
     )
+    named = figure.name if figure.name in FIGURES else f"{figure.name}.toml"
     missing = [part.title for part in figure.parts if part.name not in parts]
     return section(
         f"{figure.title} ({figure.place})",
@@ -258,7 +271,7 @@ def _figure_section(
         charts_html(figure.name, charts),
         *_settings(parts),
         paragraph("How to repeat it:"),
-        f"<pre>fedtempo reproduce {escape(figure.name)} --scale {escape(found.scale)}</pre>",
+        f"<pre>fedtempo reproduce {escape(named)} --scale {escape(found.scale)}</pre>",
         name=figure.name,
     )
 
