@@ -250,7 +250,7 @@ FT.chart = (host, given) => {
     tip.hidden = false;
     const left = place > view.width / 2 ? place - tip.offsetWidth - 14 : place + 14;
     tip.style.left = `${FT.clamp(left, 0, Math.max(0, view.width - tip.offsetWidth))}px`;
-    tip.style.top = `${svg.offsetTop + margin.top}px`;
+    tip.style.top = `${svg.getBoundingClientRect().top - figure.getBoundingClientRect().top + margin.top}px`;
     if (pointer === null) said.textContent = text;
   }
 
