@@ -156,7 +156,7 @@ FT.chart = (host, given) => {
     );
     const front = FT.svg("g", { "clip-path": `url(#${clip})` });
     for (const line of lines) {
-      if (line.low) front.append(FT.svg("path", { class: "band", d: band(line, x, y, ys[0]), style: `fill:${line.colour}${line.faint ? `;opacity:${line.faint}` : ""}` }));
+      if (line.low) front.append(FT.svg("path", { class: "band", d: band(line, x, y, ys[0]), style: `fill:${line.colour}${line.bandOpacity ? `;opacity:${line.bandOpacity}` : ""}` }));
     }
     for (const line of lines) {
       line.drawn = FT.svg("path", { class: "line", d: path(line, x, y), style: `stroke:${line.colour}`, "stroke-dasharray": line.dash });

@@ -60,7 +60,7 @@ FT.study = (host, study) => {
       }
     }
     const bands = lines.filter((line) => line.low && !off.get("scheme")?.has(line.keys.scheme)).length;
-    for (const line of lines) line.faint = Math.min(0.16, 0.8 / bands);  // many on one another would hide the lines
+    for (const line of lines) line.bandOpacity = Math.min(0.16, 0.8 / bands);  // many on one another would hide the lines
     return lines;
   }
 
