@@ -8,7 +8,7 @@ BROWSER := $(VENV)/.browser
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
-	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch test-track test-browser check-accelerator lock format clean
+	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch test-track test-browser publish-check check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(CORE)
@@ -32,9 +32,21 @@ unit: $(READY) $(if $(CHROMIUM),$(BROWSER))
 wheel: $(READY)
 	$(BIN)/python tests/wheel_smoke.py
 
+# Ready for an index: sdist and wheel, twine, a bare environment, its size and the seconds that it takes.
+publish-check: $(READY)
+	$(BIN)/python tests/publish_check.py
+
 # A SuperLink and four SuperNodes of unequal speed on this machine train digits with FedAvg and with FedFix.
 flower-demo: $(CORE)
 	$(BIN)/python examples/flower/demo.py --out results/flower-demo
+
+# The documentation as a site, in site/: its examples run, every public name is there, every link leads somewhere.
+.PHONY: docs
+docs: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/docs.txt
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not torch and not track" \
+		tests/test_site.py tests/test_examples.py tests/test_api_examples.py
+	$(BIN)/python docs/site/build.py
 
 # Tests of many seconds each that have quicker ones beside them.
 test-slow: $(READY)
@@ -138,4 +150,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf $(VENV) .venv-lock build dist results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock build dist site results .pytest_cache .mypy_cache .ruff_cache .hypothesis

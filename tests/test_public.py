@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import fedtempo as ft
+import fedtempo.flower
+import fedtempo.rules
+import fedtempo.testing
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,7 +22,7 @@ ImportanceOnly InputError Krum LabelShards LocalOptax LocalRule LocalSGD LogNorm
 MultinomialSampling NaturalKey NormClipping Normalised OneLabel ParetoTimes Participation ParticipationHistory Plan
 PolynomialDiscount Problem Progress QSGD Recommendation ResultsConflict RunInfo Scaffold Scheme ServerOptax
 ServerOptimizer ShiftedExponentialTimes SlowMo StagedFedFix TimeBased Timeline TopK TraceTimes TrimmedMean
-UniformSampling UniformTimes UnlawfulRule WaitingRule WeightRule Weights WorkersLost compare expected_weights
+UniformSampling UniformTimes UnlawfulRule WaitingRule WebPage WeightRule Weights WorkersLost compare expected_weights
 limit_cycle merge participation_of recommend simulate timeline timeline_chunks weights write_timeline
 """
 
@@ -71,7 +74,8 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_everything_public_is_documented() -> None:
     missing = []
-    for home, name in [*((ft, name) for name in NAMES.split()), *((ft.theory, name) for name in THEORY.split())]:
+    others = (ft.theory, ft.problems, ft.published, ft.devices, fedtempo.flower, fedtempo.rules, fedtempo.testing)
+    for home, name in [*((ft, name) for name in NAMES.split()), *((m, name) for m in others for name in m.__all__)]:
         thing = getattr(home, name)
         if not inspect.getdoc(thing):
             missing.append(name)

@@ -13,6 +13,12 @@ from fedtempo import compat
 compat.install()
 
 __version__ = "0.6.0"
+"""The version of fedtempo, as text.
+
+Example:
+    >>> print("fedtempo", ft.__version__)
+    fedtempo ...
+"""
 
 _HOME = {
     "AsyncFedAvg": "schemes.named",
@@ -90,6 +96,7 @@ _HOME = {
     "UniformTimes": "clock.random_times",
     "UnlawfulRule": "errors",
     "WaitingRule": "clock.waiting",
+    "WebPage": "report.browser.document",
     "WeightRule": "weighting.weight_rules",
     "Weights": "weighting.weights",
     "WorkersLost": "errors",
@@ -152,6 +159,7 @@ if TYPE_CHECKING:
     from fedtempo.problems.partitions import NaturalKey as NaturalKey
     from fedtempo.problems.partitions import OneLabel as OneLabel
     from fedtempo.problems.problem import Problem as Problem
+    from fedtempo.report.browser.document import WebPage as WebPage
     from fedtempo.schemes import published as published
     from fedtempo.schemes.named import AsyncFedAvg as AsyncFedAvg
     from fedtempo.schemes.named import Centralized as Centralized

@@ -10,7 +10,7 @@ nobody waits for who does not look.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from fractions import Fraction
 from importlib import import_module
@@ -134,6 +134,25 @@ def plan_figure(plan: Any, *, path: str | Path | None, style: str) -> Figure:
     return draw(plan, path=_path(path), style=style)
 
 
+def plan_html(plan: Any, *, path: str | Path | None, recommendation: Any = None) -> WebPage:
+    """The page of a plan; with `path` also a file."""
+    from fedtempo.report.browser.plan_page import plan_page
+
+    return _kept(lambda: plan_page(plan, recommendation), path)
+
+
+def _kept(make: Callable[[], WebPage], path: str | Path | None) -> WebPage:
+    """A page, and a file of it where a path is given, whose name is looked at before the work."""
+    if path is not None:
+        from fedtempo.report.browser.document import check_page
+
+        check_page(Path(path))
+    made = make()
+    if path is not None:
+        made.save(path)
+    return made
+
+
 def recommendation_figure(made: Any, *, path: str | Path | None, style: str) -> Figure:
     """Predicted losses and rates; with `path` also a file."""
     from fedtempo.report.recommendation_figure import recommendation_figure as draw
@@ -159,20 +178,14 @@ def history_html(history: Any, *, target: float | None, path: str | Path | None)
     """The study as a page for a browser; with `path` also a file."""
     from fedtempo.report.browser.history import history_document
 
-    return _saved(history_document(history, target=target), path)
+    return _kept(lambda: history_document(history, target=target), path)
 
 
 def recommendation_html(made: Any, *, path: str | Path | None) -> WebPage:
     """The choice and what it was compared with as a page for a browser; with `path` also a file."""
     from fedtempo.report.browser.recommendation import recommendation_document
 
-    return _saved(recommendation_document(made), path)
-
-
-def _saved(page: WebPage, path: str | Path | None) -> WebPage:
-    if path is not None:
-        page.save(path)
-    return page
+    return _kept(lambda: recommendation_document(made), path)
 
 
 def _path(path: str | Path | None) -> Path | None:

@@ -24,23 +24,60 @@ _NOT_THE_USERS = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "pu
 
 
 class FedtempoError(Exception):
-    """Anything that fedtempo raises on purpose."""
+    """Anything that fedtempo raises on purpose: what was given, why it cannot work, what to change.
+
+    Example:
+        >>> try:
+        ...     ft.TraceTimes.read("no-such.csv")
+        ... except ft.FedtempoError as error:
+        ...     print(error, f"(exit code {error.exit_code})")
+        no-such.csv: no such trace file; check the path (exit code 3)
+    """
 
     exit_code: ClassVar[int] = 1
 
 
 class InputError(FedtempoError, ValueError):
-    """What was given cannot work."""
+    """What was given cannot work. It is a ValueError, too.
+
+    Example:
+        >>> ft.FedFix(wait=0)
+        Traceback (most recent call last):
+            ...
+        fedtempo.errors.InputError: wait: 0 is not above zero; give a positive number
+    """
 
     exit_code = 2
 
 
 class ClockOverflow(InputError):
-    """Exact time does not fit 64-bit ticks."""
+    """Exact time does not fit 64-bit ticks: round times to a common precision, or give a coarser resolution.
+
+    Example:
+        >>> ft.FixedTimes([1, 1e25])
+        Traceback (most recent call last):
+            ...
+        fedtempo.errors.ClockOverflow: time 1e+25 is more than a 64-bit clock can count in ticks of 1; ...
+    """
 
 
 class UnlawfulRule(InputError):
-    """A waiting rule broke its contract."""
+    """A waiting rule broke its contract: it takes what has not arrived, sends to who is busy, or never ends a round.
+
+    Example:
+        >>> from fedtempo.testing import check_rule
+        >>> from fedtempo.rules import Close, WaitingRule, resend
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Twice(WaitingRule):
+        ...     def decide(self, state, event, view):
+        ...         return state, resend(event) or Close(tuple(view.arrived.values()) * 2)
+        >>> check_rule(Twice())
+        Traceback (most recent call last):
+            ...
+        fedtempo.errors.UnlawfulRule: Twice() takes Job(client=5, number=0, base=0, sent=0, draws=1), which has not
+        arrived or is taken twice
+    """
 
 
 class StorageError(InputError):
@@ -48,19 +85,46 @@ class StorageError(InputError):
 
 
 class DataMissing(FedtempoError):
-    """A file or data set is not there."""
+    """A file or data set is not there, or PyTorch is not installed.
+
+    Example:
+        >>> ft.problems.mnist(data_dir="empty")
+        Traceback (most recent call last):
+            ...
+        fedtempo.errors.DataMissing: mnist is not in empty...mnist; download it with `fedtempo data get mnist ...
+    """
 
     exit_code = 3
 
 
 class ResultsConflict(FedtempoError):
-    """The folder for results contains something else."""
+    """The folder for results contains something else: another study, or another run on Flower.
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(3), ft.FixedTimes([3, 2, 1])
+        >>> _ = ft.simulate(problem, ft.FedAvg(), times, until=10, checkpoint="study")
+        >>> _ = ft.simulate(problem, ft.FedAvg(), times, until=20, checkpoint="study")
+        Traceback (most recent call last):
+            ...
+        fedtempo.errors.ResultsConflict: study holds the results of another study (its until is "10", ...
+    """
 
     exit_code = 4
 
 
 class WorkersLost(FedtempoError):
-    """An executor is closed, or its workers are gone; what was saved is kept."""
+    """An executor is closed, or its workers are gone; what was saved is kept.
+
+    Example:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> executor = ThreadPoolExecutor(2)
+        >>> executor.shutdown()
+        >>> problem, times = ft.problems.quadratics(3), ft.FixedTimes([3, 2, 1])
+        >>> ft.simulate(problem, ft.FedAvg(), times, until=10, executor=executor)
+        Traceback (most recent call last):
+            ...
+        fedtempo.errors.WorkersLost: executor: it is closed; what was saved is kept, ...
+    """
 
     exit_code = 5
 

@@ -43,7 +43,20 @@ _MOST_FAULTY_ROUNDS = 5000
 
 @dataclass(frozen=True)
 class RuleReport:
-    """What was checked of a lawful rule."""
+    """What was checked of a lawful rule: in how many settings, and how many rounds. `check_rule` returns it.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from fedtempo.rules import Close, WaitingRule, resend
+        >>> from fedtempo.testing import check_rule
+        >>> @dataclass(frozen=True)
+        ... class TakeAll(WaitingRule):
+        ...     def decide(self, state, event, view):
+        ...         return state, resend(event) or (Close(tuple(view.arrived.values())) if view.arrived else None)
+        >>> report = check_rule(TakeAll(), settings=10)
+        >>> report.settings, report.rounds
+        (10, 600)
+    """
 
     rule: WaitingRule
     settings: int
@@ -54,7 +67,19 @@ class RuleReport:
 
 
 def check_rule(rule: WaitingRule, *, settings: int = 40, seed: int = 0) -> RuleReport:
-    """Run `rule` through random settings; the first law that it breaks is an UnlawfulRule that says what to change."""
+    """Run `rule` through random settings; the first law that it breaks is an UnlawfulRule that says what to change.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from fedtempo.rules import Close, WaitingRule, resend
+        >>> from fedtempo.testing import check_rule
+        >>> @dataclass(frozen=True)
+        ... class TakeAll(WaitingRule):
+        ...     def decide(self, state, event, view):
+        ...         return state, resend(event) or (Close(tuple(view.arrived.values())) if view.arrived else None)
+        >>> print(check_rule(TakeAll()))
+        TakeAll() keeps the contract: 2400 rounds in 40 settings
+    """
     _check_frozen(rule)
     draw = random.Random(seed)
     sizes = [clients for clients in range(1, _MOST_CLIENTS + 1) if _accepts(rule, clients)][:8]
@@ -116,6 +141,9 @@ class _Watched(WaitingRule):
         self.random, self.counts_draws = rule.random, rule.counts_draws
         self.returns_to_contributors = rule.returns_to_contributors
         self.synchronous, self.constant_phase = rule.synchronous, rule.constant_phase
+
+    def __repr__(self) -> str:
+        return repr(self.rule)  # messages name the user's rule
 
     @property
     def waits(self) -> tuple[Fraction, ...]:

@@ -433,3 +433,22 @@ def test_verbose_and_quiet(run) -> None:
     assert "planning" in run(*words, "-v")[2]
     assert run(*words)[2] == ""
     assert run("-q", *words)[2] == ""
+
+
+def test_a_plan_as_a_page_and_as_a_picture(run, tmp_path) -> None:
+    page, picture = tmp_path / "plan.html", tmp_path / "plan.svg"
+    code, out, err = run("plan", "--times", "1,2", "--out", str(page), "--out", str(picture))
+    assert (code, err) == (0, "")
+    assert out.endswith(f"{page}: open it in a browser\n\n{picture}\n")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "<svg" in picture.read_text(encoding="utf-8")
+    code, out, _ = run("plan", "--times", "1,2", "--out", str(page), "--json")
+    assert code == 0
+    assert json.loads(out)["clients"] == 2
+
+
+def test_a_plan_is_not_written_as_text(run, tmp_path) -> None:
+    code, out, err = run("plan", "--times", "1,2", "--out", str(tmp_path / "plan.txt"))
+    assert (code, out) == (2, "")
+    assert "must end in .html (a page), .svg, .png or .pdf" in err
+    assert list(tmp_path.iterdir()) == []

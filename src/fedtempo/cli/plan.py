@@ -35,6 +35,7 @@ from fedtempo.schemes.named import Scheme
 from fedtempo.weighting.weight_rules import WEIGHT_RULES, WeightRule
 
 if TYPE_CHECKING:
+    from fedtempo.planning.compare import Plan
     from fedtempo.planning.recommendation import Recommendation
 
 log = logging.getLogger(__name__)
@@ -158,6 +159,15 @@ def plan(
             rich_help_panel=_RACE,
         ),
     ] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--out",
+            help="Also write plan.html, a page on which wait, buffer, clients and weights can be turned, or a picture: "
+            "plan.svg, .png, .pdf. Repeat for more.",
+            show_default=False,
+        ),
+    ] = None,
     dtype: o.Dtype = None,
     engine: o.Engine = None,
     workers: Workers = None,
@@ -180,6 +190,7 @@ def plan(
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
+    check_outputs(out)
     where = (times_given(run, times), clients, law, spread, resolution)
     _check_weights(weights, discount)
     given = Given(
@@ -201,7 +212,9 @@ def plan(
             **options, objective=objective, budget=budget, tolerance=tolerance, pilot=share, figure=figure,
             dtype=dtype, engine=engine, workers=workers, cluster=cluster,
         )  # fmt: skip
-        compare_schemes(given, importance=importance, noise=noise, seed=seed, details=details, as_json=as_json)
+        compare_schemes(
+            given, importance=importance, noise=noise, seed=seed, details=details, as_json=as_json, out=out or ()
+        )
         return
     _refuse_with_problem(run, until, noise, importance)
     local = local_table(lr=lr, steps=steps, batch_size=batch_size, momentum=momentum, clip=clip, server_lr=server_lr)
@@ -216,7 +229,9 @@ def plan(
     search = {"objective": objective, "budget": budget, "tolerance": tolerance, "share": share}
     machine = {"seed": seed, "dtype": dtype, "engine": engine}
     with trained_by(workers, cluster) as executor:
-        recommended(what | search | machine | executor, said=said, figure=figure, as_json=as_json, quiet=quiet)
+        recommended(
+            what | search | machine | executor, said=said, figure=figure, as_json=as_json, quiet=quiet, out=out or ()
+        )
 
 
 @dataclass(frozen=True)
@@ -256,7 +271,14 @@ class Given:
 
 
 def compare_schemes(
-    given: Given, *, importance: str | None, noise: float | None, seed: int, details: bool, as_json: bool
+    given: Given,
+    *,
+    importance: str | None,
+    noise: float | None,
+    seed: int,
+    details: bool,
+    as_json: bool,
+    out: Sequence[Path],
 ) -> None:
     """A plan without a problem."""
     from fedtempo.planning.compare import compare, default_schemes
@@ -279,11 +301,12 @@ def compare_schemes(
     )
     if as_json:
         _print_json(compared.to_dict(), said)
-        return
-    from fedtempo.report.tables import show_plan
+    else:
+        from fedtempo.report.tables import show_plan
 
-    _print_lines(said)
-    show_plan(compared, details=details)
+        _print_lines(said)
+        show_plan(compared, details=details)
+    write_plan(compared, None, out, quiet=as_json)
 
 
 def _what_races(
@@ -331,7 +354,13 @@ def _with_options(
 
 
 def recommended(
-    what: Mapping[str, Any], *, said: Sequence[str], figure: Path | None, as_json: bool, quiet: bool
+    what: Mapping[str, Any],
+    *,
+    said: Sequence[str],
+    figure: Path | None,
+    as_json: bool,
+    quiet: bool,
+    out: Sequence[Path] = (),
 ) -> None:
     """Let schemes and rates race, and show what is best; what is None is as `recommend` has it."""
     from fedtempo.cli.progress import racing, stoppable
@@ -357,8 +386,33 @@ def recommended(
         save_recommendation(made, figure)
         if not as_json:
             typer.echo(f"{figure}: the finalists over time, and every scheme against the time between two models")
+    if out:
+        from fedtempo.planning.compare import compare
+
+        schemes, shares = [one.scheme for one in made.choices], what["problem"].importance.exact
+        compared = compare(made.times, schemes, importance=shares, weights=made.rule, step=made.step)
+        write_plan(compared, made, out, quiet=as_json)
     if made.ended == "stopped":
         raise Interrupted("stopped, and this is the best so far; the same command without a stop compares for longer")
+
+
+def check_outputs(out: Sequence[Path] | None) -> None:
+    """Refuse names of files that cannot be written before anything is worked out."""
+    for path in out or ():
+        if path.suffix.lower() not in (".html", ".htm", ".svg", ".png", ".pdf"):
+            raise InputError(f"--out: {path} must end in .html (a page), .svg, .png or .pdf, as in plan.html")
+
+
+def write_plan(compared: Plan, made: Recommendation | None, out: Sequence[Path], *, quiet: bool) -> None:
+    """The pages and the pictures that `--out` asks for."""
+    for path in out:
+        is_page = path.suffix.lower().startswith(".htm")
+        if is_page:
+            compared.to_html(path, recommendation=made)
+        else:
+            (compared if made is None else made).plot(path)
+        if not quiet:
+            typer.echo(f"\n{path}{': open it in a browser' if is_page else ''}")
 
 
 def _print_lines(said: Sequence[str]) -> None:

@@ -27,7 +27,16 @@ _MAX_BITS = 13_000
 
 
 class RoundLaw(ABC):
-    """Who takes part in a round; `fresh`: every round is drawn anew, whatever the rounds before it were."""
+    """Who takes part in a round; `fresh`: every round is drawn anew, whatever the rounds before it were.
+
+    Example:
+        >>> from fedtempo.rules import RoundLaw, UniformSubset
+        >>> law = UniformSubset(size=2, clients=4)  # one of the subclasses
+        >>> isinstance(law, RoundLaw), law.fresh, law.mean()
+        (True, True, array([0.5, 0.5, 0.5, 0.5]))
+        >>> float(law.second()[0, 1])  # how often clients 0 and 1 are in one round
+        0.16666666666666666
+    """
 
     fresh: bool
 
@@ -46,7 +55,13 @@ class RoundLaw(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Everybody(RoundLaw):
-    """All clients, in every round."""
+    """All clients, in every round.
+
+    Example:
+        >>> from fedtempo.rules import Everybody
+        >>> Everybody(3).mean()
+        array([1., 1., 1.])
+    """
 
     clients: int
     fresh = True
@@ -60,7 +75,14 @@ class Everybody(RoundLaw):
 
 @dataclass(frozen=True, eq=False)
 class OneAtATime(RoundLaw):
-    """One client a round, client i with probability share_i."""
+    """One client a round, client i with probability share_i.
+
+    Example:
+        >>> from fedtempo.rules import OneAtATime
+        >>> law = OneAtATime(np.array([0.25, 0.75]), fresh=True)
+        >>> law.mean(), float(law.second()[0, 1])  # never both
+        (array([0.25, 0.75]), 0.0)
+    """
 
     share: Floats
     fresh: bool
@@ -77,7 +99,14 @@ class OneAtATime(RoundLaw):
 
 @dataclass(frozen=True, eq=False)
 class EachByItself(RoundLaw):
-    """Client i with probability share_i, whoever else takes part."""
+    """Client i with probability share_i, whoever else takes part.
+
+    Example:
+        >>> from fedtempo.rules import EachByItself
+        >>> law = EachByItself(np.array([0.5, 0.25]), fresh=True)
+        >>> law.mean(), float(law.second()[0, 1])  # both in one of eight rounds
+        (array([0.5 , 0.25]), 0.125)
+    """
 
     share: Floats
     fresh: bool
@@ -98,7 +127,14 @@ class EachByItself(RoundLaw):
 
 @dataclass(frozen=True, eq=False)
 class UniformSubset(RoundLaw):
-    """`size` of M clients, every set equally likely."""
+    """`size` of M clients, every set equally likely.
+
+    Example:
+        >>> from fedtempo.rules import UniformSubset
+        >>> law = UniformSubset(size=2, clients=4)
+        >>> law.mean(), round(float(law.second()[0, 1]), 3)  # a pair in one of six rounds
+        (array([0.5, 0.5, 0.5, 0.5]), 0.167)
+    """
 
     size: int
     clients: int
@@ -115,7 +151,14 @@ class UniformSubset(RoundLaw):
 
 @dataclass(frozen=True, eq=False)
 class Draws(RoundLaw):
-    """`size` draws with replacement, client i with probability p_i."""
+    """`size` draws with replacement, client i with probability p_i.
+
+    Example:
+        >>> from fedtempo.rules import Draws
+        >>> law = Draws(size=2, probability=np.array([0.75, 0.25]))
+        >>> law.mean(), law.second()[0]  # E n_0, then E n_0² and E n_0 n_1
+        (array([1.5, 0.5]), array([2.625, 0.375]))
+    """
 
     size: int
     probability: Floats
@@ -151,7 +194,22 @@ class FirstOfRace(RoundLaw):
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """What is known of a rule with given clients, once and for all; None: not known."""
+    """What is known of a rule with given clients, once and for all; None: not known.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from fedtempo.rules import Close, ClosedForm, Everybody, WaitingRule, resend
+        >>> @dataclass(frozen=True)
+        ... class All(WaitingRule):
+        ...     def decide(self, state, event, view):
+        ...         done = len(view.arrived) == len(view.clients)
+        ...         return state, resend(event) or (Close(tuple(view.arrived.values())) if done else None)
+        ...     def closed_form(self, times, importance):
+        ...         clients = times.num_clients
+        ...         return ClosedForm(share=np.ones(clients), window=1, max_delay=0, round_law=Everybody(clients))
+        >>> ft.participation_of(ft.Scheme(All(), name="all"), ft.ExponentialTimes([4, 2])).source
+        'closed form'
+    """
 
     share: Floats | None = None
     """[clients] expected draws a round: the share of rounds, unless a client can be drawn more than once."""

@@ -173,7 +173,17 @@ U64 = NDArray[np.uint64]
 
 @dataclass(frozen=True, repr=False)
 class Cycle(Shown, Brief):
-    """Rounds `start` … `start + length − 1` repeat for ever."""
+    """Rounds `start` … `start + length − 1` repeat for ever.
+
+    Example:
+        >>> cycle = ft.limit_cycle(ft.FedBuff(2), ft.FixedTimes([4, 2, 1]))
+        >>> cycle
+        <Cycle: start 3, length 3, counts [3], duration 4, mean_delay 1/2>
+        >>> print(*cycle.participation)
+        1/3 2/3 1
+        >>> print(cycle.rounds_per_time, "rounds in a unit of time")
+        3/4 rounds in a unit of time
+    """
 
     start: int
     length: int

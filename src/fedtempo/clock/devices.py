@@ -26,7 +26,15 @@ __all__ = ["CATALOGUE", "Published", "named"]
 
 @dataclass(frozen=True)
 class Published:
-    """Client times with their source; called with a number of clients it makes them."""
+    """Client times with their source; called with a number of clients it makes them.
+
+    Example:
+        >>> entry = ft.devices.CATALOGUE["quafl"]
+        >>> entry.unit
+        'the unit of its simulator; a job is one local step'
+        >>> entry(20)
+        ExponentialTimes(20 clients, mean 3.8)
+    """
 
     name: str
     unit: str
@@ -46,7 +54,15 @@ class Published:
 
 
 def named(name: str, clients: int, *, seed: int = 0) -> ClientTimes:
-    """The times of `clients` devices of the catalogue: ``named("quafl", clients=20)``."""
+    """The times of `clients` devices of the catalogue: ``named("quafl", clients=20)``.
+
+    `seed` says which client is which device. An unknown name is an InputError that names the nearest.
+
+    Example:
+        >>> times = ft.devices.named("quafl", clients=20)
+        >>> times
+        ExponentialTimes(20 clients, mean 3.8)
+    """
     if name not in CATALOGUE:
         raise InputError(f"devices: {name!r} is not in the catalogue{nearest(name, list(CATALOGUE))}")
     return CATALOGUE[name](clients, seed=seed)
@@ -186,4 +202,11 @@ _ENTRIES = (
 )
 
 CATALOGUE: Mapping[str, Published] = {entry.name: entry for entry in _ENTRIES}
-"""By name."""
+"""Published client times by name; ``fedtempo times`` lists them with their sources.
+
+Example:
+    >>> sorted(ft.devices.CATALOGUE)[:4]
+    ['ai-benchmark', 'flash-celeba', 'flash-femnist', 'flash-reddit']
+    >>> ft.devices.CATALOGUE["tifl"].source
+    'Chai et al., TiFL: a tier-based federated learning system, HPDC 2020, section 5'
+"""

@@ -110,7 +110,18 @@ class RandomTimes(ClientTimes):
 
 
 class ExponentialTimes(RandomTimes):
-    """T_i exponential with the given means: memoryless jobs."""
+    """T_i exponential with the given means: memoryless jobs.
+
+    `means` are one per client. Drawn times are rounded up to a tick, the `resolution`: a millionth of the smallest mean
+    unless given.
+
+    Example:
+        >>> times = ft.ExponentialTimes([4, 2, 1])
+        >>> times.survival(4).round(3)  # how likely a job takes longer than 4
+        array([0.368, 0.135, 0.018])
+        >>> np.asarray(ft.weights(ft.FedFix(1), times)).round(3)
+        array([1.507, 0.847, 0.527])
+    """
 
     law = "exponential"
     alike = True
@@ -118,6 +129,9 @@ class ExponentialTimes(RandomTimes):
 
     def __init__(self, means: Sequence[Exact], *, resolution: Exact | None = None) -> None:
         super().__init__(per_client(means, "mean time"), resolution)
+
+    def with_means(self, means: Sequence[Exact]) -> ExponentialTimes:
+        return ExponentialTimes(means)
 
     def only(self, clients: Sequence[int]) -> ExponentialTimes:
         return ExponentialTimes([self._means[i] for i in clients], resolution=self._unit)
@@ -141,6 +155,13 @@ class ShiftedExponentialTimes(RandomTimes):
 
     The straggler model of Lee, Lam, Pedarsani, Papailiopoulos and Ramchandran, "Speeding up distributed machine
     learning using codes" (2018); their 1 + exponential of rate µ has the mean 1 + 1/µ and the shift µ/(1 + µ).
+
+    Example:
+        >>> times = ft.ShiftedExponentialTimes([4, 2, 1], shift=0.5)
+        >>> times.survival(2).round(3)  # client 0 needs 2 at least
+        array([1.   , 0.368, 0.05 ])
+        >>> times.mean_time
+        array([4., 2., 1.])
     """
 
     law = "shifted-exponential"
@@ -157,6 +178,9 @@ class ShiftedExponentialTimes(RandomTimes):
         self._least = tuple(self._shift * mean for mean in self._means)
         self._from = np.array([float(least) for least in self._least])
         self._rest = np.array([float(mean * (1 - self._shift)) for mean in self._means])
+
+    def with_means(self, means: Sequence[Exact]) -> ShiftedExponentialTimes:
+        return ShiftedExponentialTimes(means, shift=self._shift)
 
     def only(self, clients: Sequence[int]) -> ShiftedExponentialTimes:
         means = [self._means[i] for i in clients]
@@ -188,6 +212,14 @@ class ShiftedExponentialTimes(RandomTimes):
 class LogNormalTimes(RandomTimes):
     """T_i log-normal with the given means; `sigma` is the deviation of log T_i
     (0.5: one job in twelve takes over twice the median).
+
+    Example:
+        >>> times = ft.LogNormalTimes([4, 2, 1], sigma=0.5)
+        >>> times.survival(4).round(3)
+        array([0.401, 0.051, 0.001])
+        >>> line = ft.timeline(ft.FedAvg(), times, rounds=1000, seed=0)
+        >>> round(float(line.duration) / 1000, 2)  # a round waits for the slowest: longer than 4
+        4.16
     """
 
     law = "lognormal"
@@ -206,6 +238,9 @@ class LogNormalTimes(RandomTimes):
             raise InputError(f"sigma: {sigma} must lie above 0 and be at most 5; for no spread use FixedTimes")
         self._sigma = widths
         self._mu = np.log(self._floats) - self._sigma**2 / 2
+
+    def with_means(self, means: Sequence[Exact]) -> LogNormalTimes | None:
+        return LogNormalTimes(means, sigma=float(self._sigma[0])) if np.ptp(self._sigma) == 0 else None
 
     def only(self, clients: Sequence[int]) -> LogNormalTimes:
         sigma = [float(self._sigma[i]) for i in clients]
@@ -293,6 +328,14 @@ class ParetoTimes(RandomTimes):
 
     The smaller α, the heavier the tail: at 2.5 one job in 20 takes over twice the mean, at 1.5 one in 15, and its
     variance is infinite up to α = 2.
+
+    Example:
+        >>> mild, heavy = ft.ParetoTimes([1] * 20, shape=2.5), ft.ParetoTimes([1] * 20, shape=1.5)
+        >>> for times in (mild, heavy):
+        ...     line = ft.timeline(ft.FedAvg(), times, rounds=1000)
+        ...     print(round(float(line.duration) / 1000, 1))
+        2.9
+        5.9
     """
 
     law = "pareto"
@@ -308,6 +351,9 @@ class ParetoTimes(RandomTimes):
             )
         self._least = tuple(mean * (self._shape - 1) / self._shape for mean in self._means)
         self._from = np.array([float(least) for least in self._least])
+
+    def with_means(self, means: Sequence[Exact]) -> ParetoTimes:
+        return ParetoTimes(means, shape=self._shape)
 
     def only(self, clients: Sequence[int]) -> ParetoTimes:
         return ParetoTimes([self._means[i] for i in clients], shape=self._shape, resolution=self._unit)
@@ -339,7 +385,17 @@ class ParetoTimes(RandomTimes):
 
 
 class UniformTimes(RandomTimes):
-    """T_i uniform between `low` and `high`, one of each per client."""
+    """T_i uniform between `low` and `high`, one of each per client.
+
+    Drawn times are rounded up to a tick, the `resolution`: a millionth of the smallest mean unless given.
+
+    Example:
+        >>> times = ft.UniformTimes(low=[3, 1], high=[5, 3])
+        >>> times.mean_time, times.survival(4)
+        (array([4., 2.]), array([0.5, 0. ]))
+        >>> ft.participation_of(ft.AsyncFedAvg(), times).share.round(3)
+        array([0.333, 0.667])
+    """
 
     law = "uniform"
 
@@ -353,6 +409,13 @@ class UniformTimes(RandomTimes):
         super().__init__([(a + b) / 2 for a, b in zip(self._low, self._high, strict=True)], resolution)
         self._from = np.array([float(a) for a in self._low])
         self._width = np.array([float(b - a) for a, b in zip(self._low, self._high, strict=True)])
+
+    def with_means(self, means: Sequence[Exact]) -> UniformTimes | None:
+        widths = {(high - low) / (high + low) for low, high in zip(self._low, self._high, strict=True)}
+        if len(widths) > 1:
+            return None
+        width, given = widths.pop(), [exact(mean, "mean time") for mean in means]
+        return UniformTimes([m * (1 - width) for m in given], [m * (1 + width) for m in given])
 
     def only(self, clients: Sequence[int]) -> UniformTimes:
         low, high = ([bounds[i] for i in clients] for bounds in (self._low, self._high))

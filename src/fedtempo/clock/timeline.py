@@ -52,7 +52,21 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Timeline(Shown):
-    """Rounds `first_round` … `first_round + num_rounds − 1` of a run, ragged by offsets."""
+    """Rounds `first_round` … `first_round + num_rounds − 1` of a run, ragged by offsets.
+
+    Example:
+        >>> line = ft.timeline(ft.AsyncFedAvg(), ft.FixedTimes([4, 2, 1]), until=4)
+        >>> line
+        Timeline(7 rounds, 7 updates of 3 clients, time 0 to 4)
+        >>> line.client, line.base
+        (array([2, 1, 2, 2, 0, 1, 2], dtype=int32), array([0, 0, 1, 3, 0, 2, 4], dtype=int32))
+        >>> later = line[2:5]  # rounds 2 to 4
+        >>> later.table()[["round", "round_end", "client", "delay"]]
+           round  round_end  client  delay
+        0      2        2.0       2      1
+        1      3        3.0       2      0
+        2      4        4.0       0      4
+    """
 
     unit: Fraction
     num_clients: int

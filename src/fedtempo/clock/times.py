@@ -82,7 +82,22 @@ class Multiples(Sequence[Fraction]):
 
 
 class ClientTimes(ABC):
-    """How long each client's jobs take."""
+    """How long each client's jobs take.
+
+    Made as `FixedTimes`, `ExponentialTimes`, `ShiftedExponentialTimes`, `LogNormalTimes`, `ParetoTimes`, `UniformTimes`
+    or `TraceTimes`. The unit is yours: waits and `until` are in the same one. `available` lets clients come, go and
+    fail.
+
+    Example:
+        >>> times = ft.FixedTimes.spread(clients=3, slowdown=80)  # one of the subclasses
+        >>> times.num_clients, times.mean_time, times.random
+        (3, array([1. , 0.6, 0.2]), False)
+        >>> unsteady = times.available(failure=0.1, on=10, off=5)
+        >>> unsteady
+        FixedTimes([1, 3/5, 1/5]).available(failure 1/10, on 10, off 5)
+        >>> times.only([0, 2]).mean_time
+        array([1. , 0.2])
+    """
 
     law: str
     """The law's name, as in ``--law``."""
@@ -198,6 +213,10 @@ class ClientTimes(ABC):
         """The times of some of the clients, numbered anew."""
         raise InputError(f"{self!r} cannot select some of its clients; implement its method only(clients)")
 
+    def with_means(self, means: Sequence[Exact]) -> ClientTimes | None:
+        """Other clients under the same law, with these mean times; None where means alone do not say it."""
+        return None
+
     def describe(self) -> list[str | float]:
         """Each client's mean time: exact text where it is exact, else a number."""
         rational = self.exact_mean_time
@@ -232,7 +251,20 @@ def checked_ticks(durations: Floats | Ints) -> Ints:
 
 
 class FixedTimes(ClientTimes):
-    """Every job of client i takes exactly τ_i. ``FixedTimes(["1", 2, "5/2", 0.2])``."""
+    """Every job of client i takes exactly τ_i. ``FixedTimes(["1", 2, "5/2", 0.2])``.
+
+    `times` are positive numbers, texts or Fractions, one per client; 0.2 means 1/5. `spread` makes the paper's F<X>,
+    `hardware` adds up computing and sending.
+
+    Example:
+        >>> times = ft.FixedTimes(["1", 2, "5/2", 0.2])
+        >>> print(*times.exact_mean_time)
+        1 2 5/2 1/5
+        >>> print(*ft.FixedTimes.spread(clients=5, slowdown=80).exact_mean_time)  # F80
+        1 4/5 3/5 2/5 1/5
+        >>> ft.FixedTimes.hardware(step_seconds=[0.5, 0.1], steps=10, bytes_per_second=1e6, bytes_sent=4e6).mean_time
+        array([9., 5.])
+    """
 
     law = "fixed"
     random = False
@@ -372,6 +404,9 @@ class FixedTimes(ClientTimes):
     @property
     def job_period(self) -> Ints:
         return np.ones(self.num_clients, dtype=np.int64)
+
+    def with_means(self, means: Sequence[Exact]) -> FixedTimes:
+        return FixedTimes(means)
 
     def only(self, clients: Sequence[int]) -> FixedTimes:
         return self._of_ticks(self._ticks[list(clients)], self._unit)

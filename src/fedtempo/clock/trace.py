@@ -21,7 +21,22 @@ from fedtempo.errors import ClockOverflow, DataMissing, InputError
 
 
 class TraceTimes(ClientTimes):
-    """Durations as recorded, one list per client. ``TraceTimes.read("trace.csv")`` reads columns client, duration."""
+    r"""Durations as recorded, one list per client. ``TraceTimes.read("trace.csv")`` reads columns client, duration.
+
+    `mode` "replay" takes a client's durations in their order, again and again; "bootstrap" draws from them.
+    `resolution` rounds them up to a common tick, `names` are what the clients are called.
+
+    Example:
+        >>> from pathlib import Path
+        >>> _ = Path("trace.csv").write_text("client,duration\nphone,4\nphone,6\nlaptop,1\nlaptop,2\nlaptop,3\n")
+        >>> times = ft.TraceTimes.read("trace.csv")
+        >>> times.names, times.mean_time
+        (('phone', 'laptop'), array([5., 2.]))
+        >>> [int(round.end) for round in ft.timeline(ft.FedAvg(), times, rounds=3).rounds]  # of 4, 6 and again 4
+        [4, 10, 14]
+        >>> ft.TraceTimes([[4, 6], [1, 2, 3]], mode="bootstrap").random
+        True
+    """
 
     law = "trace"
 

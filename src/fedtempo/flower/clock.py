@@ -20,7 +20,24 @@ NANOSECOND = Fraction(1, 10**9)
 
 
 class Clock(Protocol):
-    """A monotonic clock."""
+    """A monotonic clock.
+
+    `now` is in whole nanoseconds. A strategy takes another one than the computer's as ``clock=``, for tests.
+
+    Example:
+        >>> class Manual:  # time passes only where somebody sleeps, as tests like it
+        ...     time = 0
+        ...     def now(self):
+        ...         return self.time
+        ...     def sleep(self, until):
+        ...         self.time = until
+        >>> from fedtempo.flower import Clock, FedFix
+        >>> clock: Clock = Manual()
+        >>> strategy = FedFix(wait=1, clock=clock)
+        >>> clock.sleep(5 * 10**9)
+        >>> clock.now()  # nanoseconds
+        5000000000
+    """
 
     def now(self) -> int:
         """Nanoseconds since some moment."""
@@ -30,12 +47,23 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """The computer's monotonic clock."""
+    """The computer's monotonic clock.
+
+    Example:
+        >>> from fedtempo.flower import WallClock
+        >>> clock = WallClock()
+        >>> begin = clock.now()
+        >>> clock.sleep(begin + 1_000_000)  # a millisecond
+        >>> clock.now() - begin >= 1_000_000
+        True
+    """
 
     def now(self) -> int:
+        """Nanoseconds since some moment."""
         return time.monotonic_ns()
 
     def sleep(self, until: int) -> None:
+        """Return at `until`."""
         left = until - time.monotonic_ns()
         if left > 0:
             time.sleep(left / 1e9)
@@ -89,7 +117,16 @@ class _Watch:
 
 @dataclass
 class TransportCosts:
-    """Seconds and calls by part, and how much longer round trips took than clients say that they worked."""
+    """Seconds and calls by part, and how much longer round trips took than clients say that they worked.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> result = simulate_app(server_app, client_app, times=ft.FixedTimes([4, 2, 1]), until=8)
+        >>> costs = result.transport
+        >>> costs.own < 1, costs.floor  # seconds; clients here do not report how long they worked
+        (True, 0.0)
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)

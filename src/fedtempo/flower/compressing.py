@@ -47,6 +47,20 @@ def compressing(method: Compression, *, seed: int = 0) -> Mod:
 
     It is to be the first of the mods, and the server one of fedtempo.flower. Draws depend on `seed`, the client (its
     partition-id, else its node) and the job alone: they are those of a simulation in which it has that number.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> from fedtempo.flower import compressing
+        >>> small_app = ClientApp(mods=[compressing(ft.TopK(0.01))])
+        >>> _ = small_app.train()(train)
+        >>> @(app := ServerApp()).main()
+        ... def main(grid, context):
+        ...     FedFix(wait=1).start(grid, ArrayRecord([np.zeros(1000)]), num_rounds=1)
+        >>> for clients in (client_app, small_app):
+        ...     print(simulate_app(app, clients, times=ft.FixedTimes([1, 1])).rounds[0].updates[0].bytes_up, "bytes")
+        8128 bytes
+        309 bytes
     """
     if not isinstance(method, Compression):
         raise InputError(

@@ -46,7 +46,24 @@ _QUIET: frozenset[str] = frozenset({"joined", "came back", "tried again", "resta
 
 
 class Fault(NamedTuple):
-    """A fault: in seconds of training, by client number (-1: no client) and identity."""
+    """A fault: in seconds of training, by client number (-1: no client) and identity.
+
+    They are the `errors` of a `Result`.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> broken_app = ClientApp()
+        >>> @broken_app.train()
+        ... def broken(message, context):
+        ...     if context.node_config["partition-id"] == 0:
+        ...         raise ValueError("no rows")
+        ...     return train(message, context)
+        >>> result = simulate_app(server_app, broken_app, times=ft.FixedTimes([4, 2, 1]), until=4)
+        >>> fault = result.errors[0]
+        >>> fault.time, fault.client, fault.kind, fault.quiet
+        (4.0, 0, 'error', False)
+    """
 
     time: float
     client: int

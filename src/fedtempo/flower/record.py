@@ -72,7 +72,20 @@ class RecordedWeights:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """A run as it happened. Client i is `names[i]`."""
+    """A run as it happened. Client i is `names[i]`.
+
+    `recorded` makes it, of a result or of a checkpoint folder.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> from fedtempo.flower import recorded
+        >>> record = recorded(simulate_app(server_app, client_app, times=ft.FixedTimes([4, 2, 1]), until=8))
+        >>> record.scheme, record.timeline.num_rounds, record.names
+        (FedFix(1), 8, ('node 0', 'node 1', 'node 2'))
+        >>> record.replay_events().equals(record.timeline)  # the rule makes the same rounds again
+        True
+    """
 
     scheme: Scheme
     timeline: Timeline
@@ -218,6 +231,15 @@ def recorded(source: Result | str | Path, *, scheme: Scheme | str | None = None,
     A folder may name a scheme or a server optimizer of one's own, as "my_module:MyRule". Nothing is imported for that:
     what is not loaded yet is only a name in the record, which prints, and cannot be replayed. Give the `scheme` (or its
     name), import its module before, or `trust` the folder: then what it names is imported.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> from fedtempo.flower import recorded
+        >>> result = simulate_app(server_app, client_app, times=ft.FixedTimes([4, 2, 1]), until=8)
+        >>> record = recorded(result)  # or, of a checkpoint folder: recorded("run/")
+        >>> record.times.mean_time, int(record.timeline.staleness.max())
+        (array([4., 2., 1.]), 3)
     """
     if isinstance(source, Result):
         if source.journal is None:
@@ -372,6 +394,16 @@ def replay(
 
     `clients` numbers identities as the problem does; without it, identities that are whole numbers are those numbers,
     and others are numbered as the record numbers them. Batches are those of (client, job) under `seed`.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> from fedtempo.flower import recorded, replay
+        >>> record = recorded(simulate_app(server_app, client_app, times=ft.FixedTimes([4, 2, 1]), until=8))
+        >>> problem = ft.problems.quadratics(3)  # trained as that run would have trained it
+        >>> theta = replay(problem, record, ft.LocalSGD(lr=0.3))
+        >>> [round(float(problem.client_losses(model).mean()), 3) for model in (np.zeros(20), theta)]
+        [0.606, 0.35]
     """
     if clients is None:
         active = [(record.names[i], i) for i in sorted(set(record.timeline.client.tolist()))]

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
 
 class UpdateRecord(NamedTuple):
-    """A client's update as a round took it; times in nanoseconds of training."""
+    """A client's update as a round took it; times in nanoseconds of training.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> result = simulate_app(server_app, client_app, times=ft.FixedTimes([4, 2, 1]), until=4)
+        >>> update = result.rounds[-1].updates[0]
+        >>> update.client, update.duration, update.base
+        (0, 4.0, 0)
+    """
 
     client: int
     job: int
@@ -51,7 +60,18 @@ class UpdateRecord(NamedTuple):
 
 
 class RoundRecord(NamedTuple):
-    """A round that has ended, at `end` nanoseconds of training."""
+    """A round that has ended, at `end` nanoseconds of training.
+
+    They are the `rounds` of a `Result`.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> result = simulate_app(server_app, client_app, times=ft.FixedTimes([4, 2, 1]), until=4)
+        >>> last = result.rounds[-1]
+        >>> last.time, last.contributors, last.durations, last.staleness
+        (4.0, ('node 0', 'node 1', 'node 2'), (4.0, 2.0, 1.0), (3, 1, 0))
+    """
 
     number: int
     server_round: int
@@ -90,7 +110,19 @@ class RoundRecord(NamedTuple):
 
 @dataclass(repr=False)
 class Result(strategy.Result):
-    """Flower's Result, with the times of all rounds. `recorded(result)` makes a timeline of it."""
+    """Flower's Result, with the times of all rounds. `recorded(result)` makes a timeline of it.
+
+    It is what `start` of the strategies and `simulate_app` return.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> result = simulate_app(server_app, client_app, times=ft.FixedTimes([4, 2, 1]), until=8)
+        >>> len(result.rounds), result.client_times, result.stopped
+        (8, {'node 0': 4.0, 'node 1': 2.0, 'node 2': 1.0}, 'the time is over: 8 s')
+        >>> result.arrays.to_numpy_ndarrays()[0].round(2)  # the last model
+        array([1.15])
+    """
 
     rounds: list[RoundRecord] = field(default_factory=list)
     client_times: dict[str, float] = field(default_factory=dict)

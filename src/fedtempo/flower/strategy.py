@@ -173,6 +173,19 @@ class TimedStrategy(flower.FedAvg):
     message, clock     how messages are made and where the time comes from, for tests
 
     `summary`, `start` and `aggregate_evaluate` may be overridden; the other hooks of Flower's FedAvg are refused.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> from fedtempo.flower import TimedStrategy
+        >>> app = ServerApp()
+        >>> @app.main()
+        ... def main(grid, context):
+        ...     strategy = TimedStrategy(ft.FedFix(1), server=ft.SlowMo(0.5), clip_norm=10.0)
+        ...     strategy.start(grid, ArrayRecord([np.zeros(1)]), num_rounds=3)
+        >>> result = simulate_app(app, client_app, times=ft.FixedTimes([4, 2, 1]))
+        >>> [round(closed.step, 2) for closed in result.rounds], result.stopped
+        ([1.0, 0.75, 0.6], '3 rounds are done')
     """
 
     def __init_subclass__(cls) -> None:
@@ -426,28 +439,88 @@ def _config(given: object, what: str) -> ConfigRecord:
 
 
 class FedAvg(TimedStrategy):
-    """Synchronous FedAvg: a round waits for every connected client."""
+    """Synchronous FedAvg: a round waits for every connected client.
+
+    The options are those of `TimedStrategy`, by name.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> from fedtempo.flower import FedAvg
+        >>> app = ServerApp()
+        >>> @app.main()
+        ... def main(grid, context):
+        ...     FedAvg().start(grid, ArrayRecord([np.zeros(1)]), num_rounds=2)
+        >>> result = simulate_app(app, client_app, times=ft.FixedTimes([4, 2, 1]))
+        >>> [(round.time, len(round.updates)) for round in result.rounds]
+        [(4.0, 3), (8.0, 3)]
+    """
 
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(schemes.FedAvg(), **options)
 
 
 class AsyncFedAvg(TimedStrategy):
-    """Asynchronous FedAvg: every single update makes a new model."""
+    """Asynchronous FedAvg: every single update makes a new model.
+
+    The options are those of `TimedStrategy`, by name.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> from fedtempo.flower import AsyncFedAvg
+        >>> app = ServerApp()
+        >>> @app.main()
+        ... def main(grid, context):
+        ...     AsyncFedAvg().start(grid, ArrayRecord([np.zeros(1)]), num_rounds=4)
+        >>> result = simulate_app(app, client_app, times=ft.FixedTimes([4, 2, 1]))
+        >>> [(round.time, round.contributors) for round in result.rounds]
+        [(1.0, ('node 2',)), (2.0, ('node 1',)), (2.0, ('node 2',)), (3.0, ('node 2',))]
+    """
 
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(schemes.AsyncFedAvg(), **options)
 
 
 class FedFix(TimedStrategy):
-    """Rounds of fixed length: a new model every `wait` seconds, from the updates that have arrived."""
+    """Rounds of fixed length: a new model every `wait` seconds, from the updates that have arrived.
+
+    The options are those of `TimedStrategy`, by name.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> from fedtempo.flower import FedFix
+        >>> app = ServerApp()
+        >>> @app.main()
+        ... def main(grid, context):
+        ...     FedFix(wait=2).start(grid, ArrayRecord([np.zeros(1)]), num_rounds=3)
+        >>> result = simulate_app(app, client_app, times=ft.FixedTimes([4, 2, 1]))
+        >>> [(round.time, len(round.updates)) for round in result.rounds]
+        [(2.0, 2), (4.0, 3), (6.0, 2)]
+    """
 
     def __init__(self, wait: Exact, **options: Unpack[Options]) -> None:
         super().__init__(schemes.FedFix(wait), **options)
 
 
 class FedBuff(TimedStrategy):
-    """Buffered aggregation: every `size` updates make a new model."""
+    """Buffered aggregation: every `size` updates make a new model.
+
+    The options are those of `TimedStrategy`, by name.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> from fedtempo.flower import FedBuff
+        >>> app = ServerApp()
+        >>> @app.main()
+        ... def main(grid, context):
+        ...     FedBuff(size=2).start(grid, ArrayRecord([np.zeros(1)]), num_rounds=3)
+        >>> result = simulate_app(app, client_app, times=ft.FixedTimes([4, 2, 1]))
+        >>> [(round.time, round.contributors) for round in result.rounds]
+        [(2.0, ('node 1', 'node 2')), (4.0, ('node 0', 'node 2')), (5.0, ('node 1', 'node 2'))]
+    """
 
     def __init__(self, size: int, **options: Unpack[Options]) -> None:
         super().__init__(schemes.FedBuff(size), **options)

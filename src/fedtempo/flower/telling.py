@@ -140,6 +140,18 @@ def track_run(folder: Path | str, on_measure: OnMeasure | Sequence[OnMeasure]) -
     """Tell every point of a run that is saved in a folder, running or ended, and close the sinks.
 
     ``track_run("run/", ft.track.tensorboard("runs/"))``
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> from fedtempo.flower import track_run
+        >>> result = simulate_app(server_app, client_app, times=ft.FixedTimes([4, 2, 1]), until=3, folder="run")
+        >>> track_run("run", lambda run, time, values: print(time, values["updates"]))
+        0.0 0.0
+        1.0 1.0
+        2.0 3.0
+        3.0 4.0
+        >>> track_run("run", ft.track.csv("points.csv"))
     """
     followed = Followed(folder, on_measure)
     try:

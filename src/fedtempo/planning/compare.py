@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from fedtempo.display import WebPage
+    from fedtempo.planning.recommendation import Recommendation
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -247,7 +250,20 @@ def _begins(weights: Weights) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
-    """A comparison of schemes for given client times; ``print(plan)`` shows the tables of ``fedtempo plan``."""
+    """A comparison of schemes for given client times; ``print(plan)`` shows the tables of ``fedtempo plan``.
+
+    It is what ``ft.compare`` returns; `schemes` has what is known of each.
+
+    Example:
+        >>> plan = ft.compare(ft.FixedTimes.spread(clients=20, slowdown=80), [ft.FedAvg(), ft.FedFix("1/2")])
+        >>> plan.table()[["scheme", "rounds_per_time", "idle_share", "mean_delay"]]
+                scheme  rounds_per_time  idle_share  mean_delay
+        0       FedAvg              1.0    0.400000    0.000000
+        1  FedFix(1/2)              2.0    0.261053    0.428571
+        >>> plan.schemes[1].practical_window
+        100
+        >>> _ = plan.plot("plan.svg")
+    """
 
     times: ClientTimes
     importance: Importance
@@ -297,6 +313,14 @@ class Plan(Shown):
         """
         return display.plan_figure(self, path=path, style=style)
 
+    def to_html(self, path: str | Path | None = None, *, recommendation: Recommendation | None = None) -> WebPage:
+        """A page for a browser on which wait, buffer, clients, spread, law, scheme and weights can be turned.
+
+        One file that needs no network; with `path` it is written, and a notebook shows it. A `recommendation` for the
+        same clients adds what was trained. Beside this plan it works out some hundred others, in seconds.
+        """
+        return display.plan_html(self, path=path, recommendation=recommendation)
+
 
 def compare(
     times: ClientTimes,
@@ -311,6 +335,27 @@ def compare(
     """A plan: each scheme's pace, staleness, windows and weights for these clients, at the server's `step`.
 
     `noise` is σ²/ε: at it, guarantees are compared with the lower bound, else from 0 to infinity (docs/optimality.md).
+
+    Without `schemes`: FedAvg, asynchronous FedAvg, and some waits of FedFix and sizes of FedBuff. `importance` is p_i,
+    uniform unless given. `weights` is a weight rule or its name.
+
+    Example:
+        >>> plan = ft.compare(ft.FixedTimes.spread(clients=20, slowdown=80), [ft.FedAvg(), ft.FedFix("1/2")])
+        >>> print(plan)
+        20 clients, fixed times from 0.2 to 1, time-based weights, stable step
+        <BLANKLINE>
+        Pace and staleness
+        scheme       rounds/time  updates/time  idle  delay mean  max   step  step/time  over optimal
+        FedAvg                 1            20   40%           0    0      1          1        1–1.67
+        FedFix(1/2)            2            28   26%      0.4286    1  0.625       1.25             –
+        <BLANKLINE>
+        over optimal: worst-case guarantee over the lower bound, from no noise to noise alone.
+        If all clients drew from the same data: FedAvg 5 to 2.07.
+        <BLANKLINE>
+        Windows, weights d_i, and what identical weights would cost
+        scheme       window  practical  d min  d max  bias    χ²
+        FedAvg            1          1   0.05   0.05    0%     0
+        FedFix(1/2)       2        100   0.05    0.1   43%  0.12
     """
     given: object = times
     if not isinstance(given, ClientTimes):

@@ -91,6 +91,13 @@ def recommend(
 
     Ctrl-C ends it with the best so far. `on_progress` is told several times a second how far it is. `executor` or
     `workers` say where cells are trained, as for `simulate`.
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(4, heterogeneity=2), ft.FixedTimes([4, 2, 1, 1])
+        >>> schemes = [ft.FedAvg(), ft.FedFix(1)]
+        >>> found = ft.recommend(problem, times, until=30, schemes=schemes, rates=[0.1, 0.3])
+        >>> print(found.best.scheme, found.best.local_lr, round(found.best.loss, 3))
+        FedFix(1) 0.3 1.051
     """
     began = time.monotonic()
     keep_on_disk()

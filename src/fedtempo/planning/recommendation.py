@@ -138,7 +138,23 @@ ENDED = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recommendation(Shown):
-    """The choice and all that it was compared with; ``print`` shows the tables of ``fedtempo plan --problem``."""
+    """The choice and all that it was compared with; ``print`` shows the tables of ``fedtempo plan --problem``.
+
+    It is what ``ft.recommend`` returns. `best` is the choice, with its `scheme`, `local_lr` and `loss`; `line` says it
+    in Python.
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(4, heterogeneity=2), ft.FixedTimes([4, 2, 1, 1])
+        >>> found = ft.recommend(problem, times, until=60, schemes=[ft.FedAvg(), ft.FedFix(1)], rates=[0.1, 0.3])
+        >>> found.line()  # for Flower
+        'FedFix(wait=1.0)  # clients: lr=0.3, 1 local step, batches of 32'
+        >>> found.line(flower=False)  # for ft.simulate
+        'ft.FedFix(1)  # local: lr=0.3, 1 local step, batches of 32; weights="time-based"; step="stable"'
+        >>> found.table()[["scheme", "local_lr", "loss"]].round(3)
+              scheme  local_lr   loss
+        0  FedFix(1)       0.3  1.047
+        1     FedAvg       0.3  1.051
+    """
 
     times: ClientTimes
     until: Fraction

@@ -45,6 +45,15 @@ def mnist(
 
     `rows` takes that many training images alone, drawn evenly, and a sixth as many test images. MNIST-shard is
     ``partition=Dirichlet(0.1)``. `data_dir` is where the files are, unless they are in the cache.
+
+    Where the files are not there, a DataMissing says which command downloads them.
+
+    Example:
+        >>> problem = ft.problems.mnist(clients=10, partition=ft.Dirichlet(0.1), data_dir="data")  # where data/mnist is
+        >>> problem.num_clients, problem.num_parameters
+        (10, 7850)
+        >>> ft.problems.mnist(clients=10, model="fedavg-mnist", data_dir="data").num_parameters
+        1663370
     """
     check_compute(compute)
     if model not in ("logistic", *CNNS):
@@ -78,6 +87,13 @@ def cifar10(
     `rows` takes that many training images alone, drawn evenly, and a fifth as many test images. `compute="bfloat16"`
     computes the network in shorter numbers: faster on an accelerator. `data_dir` is where the files are, unless they
     are in the cache.
+
+    Where the files are not there, a DataMissing says which command downloads them.
+
+    Example:
+        >>> problem = ft.problems.cifar10(clients=10, partition="shards:2", data_dir="data")  # where data/cifar10 is
+        >>> problem.num_clients, problem.num_parameters
+        (10, 122570)
     """
     images = load_cifar10(data_dir)
     shape = images.train_x.shape[1:]

@@ -32,7 +32,14 @@ PROBLEMS: Registry[Problem] = Registry(
 
 
 def named(spec: Mapping[str, Any], clients: int | None = None) -> Problem:
-    """The problem that a table describes; `clients`: how many client times there are, if that is known."""
+    """The problem that a table describes; `clients`: how many client times there are, if that is known.
+
+    `spec` is as in a study file: a `name`, and the arguments of the function of that name.
+
+    Example:
+        >>> ft.problems.named({"name": "digits", "partition": "dirichlet:0.1", "l2": 0.01}, clients=20)
+        Problem(digits: 20 clients, 1437 rows, 650 parameters)
+    """
     given: object = spec
     if not isinstance(given, Mapping):
         raise InputError(

@@ -24,6 +24,15 @@ def from_parquet(
     ``rows, parts = ft.problems.from_parquet("rows.parquet", "maps", {"x": ["age", "height"], "y": "label"})``
     Each name of `columns` becomes an array NAME.npy in `folder`: of one column, or of several side by side. Column
     `client` says whose a row is; the rows of a client must lie together, as in a file sorted by client.
+
+    Example:
+        >>> import pandas
+        >>> table = {"client": [0, 0, 1], "age": [31.0, 40.0, 52.0], "height": [1.8, 1.7, 1.6], "label": [0, 1, 1]}
+        >>> pandas.DataFrame(table).to_parquet("rows.parquet")
+        >>> columns = {"x": ["age", "height"], "y": "label"}
+        >>> rows, parts = ft.problems.from_parquet("rows.parquet", "maps", columns)
+        >>> parts, rows["x"].shape
+        ([range(0, 2), range(2, 3)], (3, 2))
     """
     try:
         import pyarrow

@@ -41,7 +41,20 @@ Floats = NDArray[np.float64]
 
 
 class Partition(ABC):
-    """How rows are dealt to clients."""
+    """How rows are dealt to clients.
+
+    Made as `IID`, `Dirichlet`, `LabelShards`, `OneLabel` or `NaturalKey`; the last deals rows in any way of your own.
+
+    Example:
+        >>> labels = np.repeat([0, 1], 4)
+        >>> partitions = [ft.IID(), ft.LabelShards(2), ft.OneLabel(), ft.NaturalKey(["a", "b", "b", "b"] * 2)]
+        >>> for partition in partitions:
+        ...     print(partition.spec()["name"], [rows.tolist() for rows in partition.split(labels, clients=2)])
+        iid [[0, 3, 4, 7], [1, 2, 5, 6]]
+        shards [[0, 1, 4, 7], [2, 3, 5, 6]]
+        one-label [[0, 1, 2, 3], [4, 5, 6, 7]]
+        natural-key [[0, 4], [1, 2, 3, 5, 6, 7]]
+    """
 
     def split(self, labels: ArrayLike, clients: int | None, *, seed: int = 0, classes: int | None = None) -> list[Ints]:
         """The row indices of each client, in ascending order; `labels` has one whole number per row.
@@ -118,6 +131,14 @@ class Dirichlet(Partition):
     `sizes="equal"`: clients have equally many rows, up to one. `sizes="unequal"`: sizes vary as proportions do; a
     client that would be left without rows takes one from the largest. All rows are used. `sizes="replacement"`: equally
     many rows, drawn with replacement.
+
+    Example:
+        >>> labels = np.repeat([0, 1, 2], 40)
+        >>> for alpha in (0.1, 100):
+        ...     parts = ft.Dirichlet(alpha).split(labels, clients=3, seed=0)
+        ...     print([np.bincount(labels[rows], minlength=3).tolist() for rows in parts])
+        [[0, 25, 15], [0, 15, 25], [40, 0, 0]]
+        [[12, 12, 16], [13, 11, 16], [15, 17, 8]]
     """
 
     alpha: float
@@ -238,7 +259,13 @@ def _divided(logits: Floats, order: Ints, bounds: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class IID(Partition):
-    """Rows dealt at random; sizes are equal up to one row."""
+    """Rows dealt at random; sizes are equal up to one row.
+
+    Example:
+        >>> labels = np.repeat([0, 1, 2], 4)
+        >>> [labels[rows].tolist() for rows in ft.IID().split(labels, clients=3, seed=0)]
+        [[0, 0, 1, 1], [1, 2, 2, 2], [0, 0, 1, 2]]
+    """
 
     def spec(self) -> dict[str, object]:
         return {"name": "iid"}
@@ -257,6 +284,12 @@ class LabelShards(Partition):
     """Rows sorted by label and cut into equal shards, `per_client` of which each client is dealt at random.
 
     McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (2017), section 3.
+
+    Example:
+        >>> labels = np.repeat([0, 1, 2], 40)
+        >>> parts = ft.LabelShards(per_client=2).split(labels, clients=3, seed=0)
+        >>> [np.bincount(labels[rows], minlength=3).tolist() for rows in parts]
+        [[20, 20, 0], [0, 20, 20], [20, 0, 20]]
     """
 
     per_client: int = 2
@@ -290,6 +323,11 @@ class OneLabel(Partition):
     """Client i holds rows of one label only, the (i mod C)-th of C labels; a label's rows are shared out equally.
 
     With fewer clients than labels the rows of the last labels are not used.
+
+    Example:
+        >>> labels = np.repeat([0, 1, 2], 4)
+        >>> [labels[rows].tolist() for rows in ft.OneLabel().split(labels, clients=3)]
+        [[0, 0, 0, 0], [1, 1, 1, 1], [2, 2, 2, 2]]
     """
 
     def spec(self) -> dict[str, object]:
@@ -324,6 +362,12 @@ class NaturalKey(Partition):
     """One client for each distinct key, as speaker or site: `keys` has one per row.
 
     Clients stand in the sorted order of their keys. Fewer `clients` than keys: the first ones in that order; None: all.
+
+    Example:
+        >>> site = np.array(["rome", "oslo", "rome", "lima"])
+        >>> parts = ft.NaturalKey(site).split(labels=np.zeros(4, int), clients=None)
+        >>> [rows.tolist() for rows in parts]  # lima, oslo, rome
+        [[3], [1], [0, 2]]
     """
 
     keys: ArrayLike
@@ -376,7 +420,14 @@ _WRITTEN = "iid, dirichlet:ALPHA, dirichlet:ALPHA:unequal, dirichlet:ALPHA:repla
 
 
 def parse_partition(given: Partition | str | Mapping[str, object]) -> Partition:
-    """A partition from its text ("dirichlet:0.1") or its spec ({"name": "dirichlet", "alpha": 0.1})."""
+    """A partition from its text ("dirichlet:0.1") or its spec ({"name": "dirichlet", "alpha": 0.1}).
+
+    Example:
+        >>> ft.problems.parse_partition("dirichlet:0.1")
+        Dirichlet(alpha=0.1, sizes='equal')
+        >>> ft.problems.parse_partition({"name": "dirichlet", "alpha": 0.1, "sizes": "unequal"})
+        Dirichlet(alpha=0.1, sizes='unequal')
+    """
     if isinstance(given, Partition):
         return given
     if isinstance(given, str):

@@ -116,6 +116,21 @@ class Problem:
     The clients' rows lie end to end in `rows`, a tree of read-only NumPy arrays: client i owns rows `offsets[i]` up to
     `offsets[i + 1]`. Whole numbers of 64 bits are kept in 32. Memory-mapped arrays (``mmap_mode="r"``)
     in which rows lie client after client stay on disk, and a study reads the rows as its batches need them.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> def init(key):
+        ...     return {"slope": jnp.zeros(()), "offset": jnp.zeros(())}
+        >>> def loss(params, batch):
+        ...     x, y = batch
+        ...     return jnp.mean((params["slope"] * x + params["offset"] - y) ** 2)
+        >>> x = np.linspace(-1, 1, 40)
+        >>> problem = ft.Problem(init, loss, data=[(x[:10], 2 * x[:10]), (x[10:], 2 * x[10:] + 0.5)], importance="rows")
+        >>> print(problem)
+        Problem(problem: 2 clients, 40 rows, 2 parameters)
+        >>> history = ft.simulate(problem, ft.FedFix(1), ft.FixedTimes([2, 1]), until=200, local=ft.LocalSGD(lr=0.3))
+        >>> {name: round(float(value), 1) for name, value in history.model().params.items()}
+        {'offset': 0.4, 'slope': 2.3}
     """
 
     framework: ClassVar[str] = "jax"

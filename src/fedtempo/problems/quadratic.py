@@ -27,7 +27,17 @@ from fedtempo.problems.rows import Tree
 
 
 class Quadratics(Problem):
-    """A problem of quadratic clients, made by `quadratics`; parameters are one array θ that starts at zero."""
+    """A problem of quadratic clients, made by `quadratics`; parameters are one array θ that starts at zero.
+
+    Example:
+        >>> problem = ft.problems.quadratics(centers=[[0.0], [1.0]])
+        >>> problem.optimum(), problem.optimal_loss
+        (array([0.5]), 0.125)
+        >>> problem.optimum(weights=[0.25, 0.75])  # if client 1 counts for three times as much
+        array([0.75])
+        >>> problem.client_losses([0.0])
+        array([0. , 0.5])
+    """
 
     curvatures: Floats
     centers: Floats
@@ -110,6 +120,13 @@ def quadratics(
     (root mean square). `noise` is the variance of a row's gradient around its client's. `rows` is one number, or one
     per client. Explicit `centers` [clients, dimension], and `curvatures` (one number, or an array that broadcasts to
     their shape), make a chosen family.
+
+    Example:
+        >>> problem = ft.problems.quadratics(10, noise=0.5, heterogeneity=2)
+        >>> problem.smoothness, problem.convexity, round(problem.optimal_loss, 2)
+        (1.0, 0.1, 1.37)
+        >>> ft.problems.quadratics(centers=[[0.0], [1.0]], importance=[0.75, 0.25]).optimum()
+        array([0.25])
     """
     shape = _shape(clients, dimension, centers)
     count, length = shape

@@ -43,6 +43,13 @@ def shakespeare(
 
     `least` is how many windows a role must have to be taken: as many as are asked for, and their test rows, unless
     said. `data_dir` is where the files are, unless they are in the cache.
+
+    Where the files are not there, a DataMissing says which command downloads them.
+
+    Example:
+        >>> problem = ft.problems.shakespeare(clients=2, windows=10, data_dir="data")  # where data/shakespeare is
+        >>> problem.num_clients, problem.num_parameters
+        (2, 132829)
     """
     clients, windows = positive_int(clients, "clients"), positive_int(windows, "windows")
     least = positive_int(least if least is not None else windows * 5 // 4 + LENGTH, "least")

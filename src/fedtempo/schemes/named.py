@@ -52,7 +52,22 @@ OPTIONS = (
 
 
 class Scheme:
-    """A waiting rule under a name. A rule of one's own: ``Scheme(MyRule(), name="mine")``."""
+    """A waiting rule under a name. A rule of one's own: ``Scheme(MyRule(), name="mine")``.
+
+    `waiting` ends rounds and says who gets the new model, `name` is what study files and tables call it, `label` (the
+    name unless given) what they print. `using` gives the same scheme with other options.
+
+    Example:
+        >>> from fedtempo.rules import Close, WaitingRule, resend
+        >>> class TakeAll(WaitingRule):
+        ...     def decide(self, state, event, view):
+        ...         return state, resend(event) or (Close(tuple(view.arrived.values())) if view.arrived else None)
+        >>> scheme = ft.Scheme(TakeAll(), name="take-all").using(server=ft.SlowMo(0.9))
+        >>> print(scheme)
+        take-all + SlowMo(0.9)
+        >>> ft.timeline(scheme, ft.FixedTimes([1, 2]), until=4).num_rounds
+        6
+    """
 
     own_weights: WeightRule | None = None
     """What takes the place of time-based weights, where those of a client follow from its choice of clients."""
@@ -67,9 +82,14 @@ class Scheme:
         self._first_label = self.label
 
     def using(self, *, label: str | None = None, **options: Any) -> Self:
-        """The same scheme with other options (schemes/options.py): correction, server, compression and more.
+        """The same scheme with other options: ``ft.FedFix("1/2").using(correction=ft.FedProx(0.1))``.
 
-        ``ft.FedFix("1/2").using(correction=ft.FedProx(0.1))``; what it had stays unless it is named.
+        `correction`, `server` and `compression` are objects, as ft.Scaffold(), ft.FedAdam() and ft.TopK(0.01);
+        `weights` a weight rule or its name, whatever rules a study compares; `step` "stable", "paper" or "proven".
+        `compensate` says by what clients that come rarely count as they should: "weights", "rate" (of learning) or
+        "work" (local steps). `client_steps` and `client_rates` are one number per client: its local steps, and its
+        factor of the local learning rate. What the scheme had stays unless it is named; an option that does not exist
+        is an InputError. `label` replaces the words that are printed.
         """
         known = [field.name for field in fields(SchemeOptions)]
         for name in options:
@@ -122,21 +142,55 @@ class Scheme:
 
 
 class FedAvg(Scheme):
-    """Synchronous FedAvg: every round waits for all clients."""
+    """Synchronous FedAvg: every round waits for all clients.
+
+    Example:
+        >>> line = ft.timeline(ft.FedAvg(), ft.FixedTimes([4, 2, 1]), until=8)
+        >>> for round in line.rounds:
+        ...     print(round.end, round.participants)
+        4 (0, 1, 2)
+        8 (0, 1, 2)
+    """
 
     def __init__(self) -> None:
         super().__init__(WaitForAll(), name="fedavg", label="FedAvg")
 
 
 class AsyncFedAvg(Scheme):
-    """Asynchronous FedAvg: every single update makes a new model."""
+    """Asynchronous FedAvg: every single update makes a new model.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> for round in ft.timeline(ft.AsyncFedAvg(), times, until=3).rounds:
+        ...     print(round.end, round.participants)
+        1 (2,)
+        2 (1,)
+        2 (2,)
+        3 (2,)
+        >>> print(*ft.weights(ft.AsyncFedAvg(), times))
+        7/3 7/6 7/12
+    """
 
     def __init__(self) -> None:
         super().__init__(WaitForNext(), name="async", label="AsyncFedAvg")
 
 
 class FedFix(Scheme):
-    """Rounds of fixed length: a new model every `wait`, from the updates that have arrived by then."""
+    """Rounds of fixed length: a new model every `wait`, from the updates that have arrived by then.
+
+    `wait` is in the unit of the client times: a number above 0, a text as "1/2", or a Fraction; 0.2 means 1/5 exactly.
+
+    Example:
+        >>> times = ft.FixedTimes([3, 2, 1])
+        >>> for round in ft.timeline(ft.FedFix(wait=1), times, until=4).rounds:
+        ...     print(round.end, round.participants)
+        1 (2,)
+        2 (1, 2)
+        3 (0, 2)
+        4 (1, 2)
+        >>> print(*ft.weights(ft.FedFix(wait=1), times))
+        1 2/3 1/3
+    """
 
     def __init__(self, wait: Exact) -> None:
         self.wait: Fraction = positive(wait, "wait")
@@ -158,28 +212,72 @@ class _Sized(Scheme):
 
 
 class FedBuff(_Sized):
-    """Buffered aggregation: every `size` updates make a new model."""
+    """Buffered aggregation: every `size` updates make a new model.
+
+    What arrives at once is taken in the order of clients; updates beyond `size` wait for the next round.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> for round in ft.timeline(ft.FedBuff(size=2), times, until=6).rounds:
+        ...     print(round.end, round.participants)
+        2 (1, 2)
+        4 (0, 2)
+        5 (1, 2)
+        >>> print(*ft.weights(ft.FedBuff(size=2), times))
+        1 1/2 1/3
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__(WaitForSome, size, name="fedbuff", what="buffer")
 
 
 class UniformSampling(_Sized):
-    """FedAvg with `size` clients per round, drawn without replacement."""
+    """FedAvg with `size` clients per round, drawn without replacement.
+
+    More than there are clients is an InputError when the scheme meets them.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> for round in ft.timeline(ft.UniformSampling(size=2), times, rounds=3, seed=1).rounds:
+        ...     print(round.end, round.participants)
+        4 (0, 1)
+        6 (1, 2)
+        10 (0, 1)
+        >>> print(*ft.weights(ft.UniformSampling(size=2), times))
+        1/2 1/2 1/2
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__(UniformSample, size, name="uniform", what="sample")
 
 
 class MultinomialSampling(_Sized):
-    """FedAvg with `size` draws per round, client i with probability p_i, with replacement."""
+    """FedAvg with `size` draws per round, client i with probability p_i, with replacement.
+
+    Example:
+        >>> importance = ["1/2", "1/4", "1/4"]
+        >>> line = ft.timeline(ft.MultinomialSampling(2), ft.FixedTimes([4, 2, 1]), rounds=3, importance=importance)
+        >>> for round in line.rounds:
+        ...     print(round.end, round.participants, round.draws)
+        1 (2,) (2,)
+        5 (0, 1) (1, 1)
+        9 (0, 1) (1, 1)
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__(MultinomialSample, size, name="multinomial", what="sample")
 
 
 class FastestSampling(_Sized):
-    """FedAvg with the `size` fastest clients: biased, since the others never take part."""
+    """FedAvg with the `size` fastest clients: biased, since the others never take part.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> [round.participants for round in ft.timeline(ft.FastestSampling(size=2), times, rounds=2).rounds]
+        [(1, 2), (1, 2)]
+        >>> ft.expected_weights(ft.FastestSampling(size=2), times, rule="identical")
+        array([0. , 0.5, 0.5])
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__(FastestClients, size, name="fastest", what="sample")
@@ -189,6 +287,14 @@ class HighestLossSampling(Scheme):
     """FedAvg with the `size` clients of highest loss among `candidates` drawn by importance: biased.
 
     It is Power-of-Choice (Cho, Wang, Joshi, 2020); candidates None: all clients. Its rounds follow from training.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 3, 2, 1])
+        >>> scheme = ft.HighestLossSampling(2, candidates=3)
+        >>> history = ft.simulate(ft.problems.quadratics(4), scheme, times, until=40, points=2, weights="identical")
+        >>> history.table()[["scheme", "rounds", "updates"]]
+                                         scheme  rounds  updates
+        0  HighestLossSampling(2, candidates=3)    11.0     22.0
     """
 
     def __init__(self, size: int, *, candidates: int | None = None) -> None:
@@ -207,6 +313,14 @@ class CuredSampling(Scheme):
     """Biased sampling in the first `biased` of every `window` rounds, and all clients in the others (appendix C.3).
 
     It brings weights of its own, by which every client has its importance over each window.
+
+    Example:
+        >>> scheme = ft.CuredSampling(ft.FastestSampling(1), window=4, biased=2)
+        >>> times = ft.FixedTimes([2, 1])
+        >>> [round.participants for round in ft.timeline(scheme, times, rounds=4).rounds]
+        [(1,), (1,), (0, 1), (0, 1)]
+        >>> ft.expected_weights(scheme, times)  # as if nobody had been preferred
+        array([0.5, 0.5])
     """
 
     def __init__(self, criterion: Scheme, *, window: int, biased: int) -> None:
@@ -227,7 +341,17 @@ class CuredSampling(Scheme):
 
 
 class Centralized(Scheme):
-    """One client that owns all data."""
+    """One client that owns all data.
+
+    Give it times of a single client, and a problem with one owner: ``problem.pooled()``.
+
+    Example:
+        >>> problem = ft.problems.quadratics(4).pooled()
+        >>> history = ft.simulate(problem, ft.Centralized(), ft.FixedTimes([2]), until=20, points=2)
+        >>> history.table()[["scheme", "rounds"]]
+                scheme  rounds
+        0  Centralized    10.0
+    """
 
     def __init__(self) -> None:
         super().__init__(WaitForAll(alone=True), name="centralized", label="Centralized")
@@ -237,6 +361,16 @@ class StagedFedFix(Scheme):
     """FedFix whose wait changes: (wait, rounds) of each stage, the last with rounds None.
 
     `over_windows` keeps each wait for whole windows, as section 4.4 asks, so that weights stay unbiased.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> scheme = ft.StagedFedFix([(4, 1), (2, 2), (1, None)])  # one round of 4, two of 2, then rounds of 1
+        >>> [str(round.end) for round in ft.timeline(scheme, times, until=12).rounds]
+        ['4', '6', '8', '9', '10', '11', '12']
+        >>> print(*ft.weights(scheme, times).stage(2))
+        4/3 2/3 1/3
+        >>> ft.StagedFedFix.over_windows(times, [(2, 3), (1, None)]).stages
+        ((Fraction(2, 1), 6), (Fraction(1, 1), None))
     """
 
     def __init__(self, stages: Sequence[tuple[Exact, int | None]]) -> None:

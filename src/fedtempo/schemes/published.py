@@ -45,7 +45,13 @@ __all__ = ["CutOff", "FedAU", "FedAsync", "FedBuff", "FedNova", "Mixing"]
 
 @dataclass(frozen=True)
 class Mixing(WeightRule):
-    """One weight α for every update, however often a client comes: FedAsync's mixing parameter."""
+    """One weight α for every update, however often a client comes: FedAsync's mixing parameter.
+
+    Example:
+        >>> rule = ft.published.Mixing(0.6)
+        >>> ft.weights(ft.AsyncFedAvg(), ft.FixedTimes([4, 1]), rule=rule).values[0]
+        array([0.6, 0.6])
+    """
 
     alpha: float = 0.6
     name = "mixing"
@@ -70,6 +76,14 @@ def FedAsync(mixing: float = 0.6, staleness: str | Discount = "polynomial:0.5", 
     """The model moves towards each client's model as it comes; `mu` is the strength of the proximal term, if any.
 
     `staleness` is ``polynomial:a``, ``hinge:a:b`` or ``constant:1``.
+
+    Example:
+        >>> scheme = ft.published.FedAsync(mixing=0.6, staleness="polynomial:0.5")
+        >>> line = ft.timeline(scheme, ft.FixedTimes([4, 1]), until=5)
+        >>> line.staleness
+        array([0, 0, 0, 3, 1, 0])
+        >>> ft.weights(scheme, ft.FixedTimes([4, 1])).applied(line).round(3)
+        array([0.6  , 0.6  , 0.6  , 0.3  , 0.424, 0.6  ])
     """
     from fedtempo.training.corrections import FedProx
     from fedtempo.training.server_rules import MixModels
@@ -84,7 +98,16 @@ def FedAsync(mixing: float = 0.6, staleness: str | Discount = "polynomial:0.5", 
 
 
 def FedBuff(size: int, staleness: str | Discount = "polynomial:0.5") -> Scheme:
-    """The mean of a buffer, each update discounted by its delay: one weight for all clients."""
+    """The mean of a buffer, each update discounted by its delay: one weight for all clients.
+
+    Example:
+        >>> scheme = ft.published.FedBuff(size=2)
+        >>> line = ft.timeline(scheme, ft.FixedTimes([4, 2, 1]), until=4)
+        >>> line.staleness
+        array([0, 0, 1, 0])
+        >>> ft.weights(scheme, ft.FixedTimes([4, 2, 1])).applied(line).round(3)
+        array([0.5  , 0.5  , 0.354, 0.5  ])
+    """
     weights = Discounted(Identical(), _discount(staleness))
     label = f"FedBuff({size}) as published"
     if staleness != "polynomial:0.5":
@@ -93,21 +116,42 @@ def FedBuff(size: int, staleness: str | Discount = "polynomial:0.5") -> Scheme:
 
 
 def CutOff(scheme: Scheme, limit: int) -> Scheme:
-    """A scheme that drops updates with a delay beyond `limit`."""
+    """A scheme that drops updates with a delay beyond `limit`.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 1])
+        >>> scheme = ft.published.CutOff(ft.AsyncFedAvg(), limit=2)
+        >>> ft.expected_weights(scheme, times)  # client 0 is always staler than 2: it never counts
+        array([0. , 0.5])
+    """
     return a_scheme(scheme).using(
         weights=Discounted(TimeBased(), DelayLimit(limit)), label=f"{scheme.label}, cut-off {limit}"
     )
 
 
 def FedNova(steps: Sequence[int]) -> Scheme:
-    """FedAvg whose clients take `steps` local steps each, and count as if all had taken the same."""
+    """FedAvg whose clients take `steps` local steps each, and count as if all had taken the same.
+
+    Example:
+        >>> scheme = ft.published.FedNova(steps=[1, 2, 5])
+        >>> np.asarray(ft.weights(scheme, ft.FixedTimes([4, 2, 1]))).round(3)
+        array([0.889, 0.444, 0.178])
+    """
     taken = SchemeOptions(client_steps=steps).client_steps  # type: ignore[arg-type]
     assert taken is not None
     return schemes.FedAvg().using(client_steps=taken, weights=Normalised(TimeBased(), taken), label="FedNova")
 
 
 def FedAU(scheme: Scheme, cutoff: int = 50) -> Scheme:
-    """A scheme whose weights come from the rounds between a client's participations, as they are seen."""
+    """A scheme whose weights come from the rounds between a client's participations, as they are seen.
+
+    Example:
+        >>> scheme = ft.published.FedAU(ft.FedFix(1), cutoff=50)
+        >>> times = ft.FixedTimes([3, 1])
+        >>> line = ft.timeline(scheme, times, until=12)
+        >>> ft.weights(scheme, times).applied(line)[line.client == 0]
+        array([0.5, 1.5, 1.5, 1.5])
+    """
     return a_scheme(scheme).using(weights=ParticipationHistory(cutoff), label=f"{scheme.label}, FedAU({cutoff})")
 
 

@@ -54,6 +54,18 @@ def write_timeline(
     """The rounds of ``ft.timeline`` in a file that ends in .parquet or .csv, in flat memory however many there are.
 
     A row an update; rounds without updates have none. The file is there when all of it is written, or not at all.
+
+    Example:
+        >>> ft.write_timeline("line.csv", ft.FedFix(1), ft.FixedTimes([3, 2, 1]), until=3)
+        Written(rounds=3, updates=5)
+        >>> from pathlib import Path
+        >>> print(Path("line.csv").read_text())
+        round,round_start,round_end,round_end_ticks,client,job,base_version,delay,draws
+        0,0.0,1.0,1,2,0,0,0,1
+        1,1.0,2.0,2,1,0,0,1,1
+        1,1.0,2.0,2,2,1,1,0,1
+        2,2.0,3.0,3,0,0,0,2,1
+        2,2.0,3.0,3,2,2,2,0,1
     """
     if until is None and rounds is None:
         raise InputError("a timeline needs an end: give until= (a time) or rounds= (a number)")

@@ -50,6 +50,23 @@ def timeline(
     """The rounds that end at or before `until`, or the first `rounds`, whichever comes first; in memory.
 
     `importance` matters to multinomial sampling only, `seed` to random times and sampling.
+
+    `until` is in the unit of the times; one of the two must be given.
+
+    Example:
+        >>> line = ft.timeline(ft.FedFix(1), ft.FixedTimes([3, 2, 1]), until=6)
+        >>> line.num_rounds, line.num_updates, int(line.staleness.max())
+        (6, 11, 2)
+        >>> print(line)
+        FedFix(1): 6 rounds, 11 updates of 3 clients
+        round  ends  participants  base versions
+            0     1  2             0
+            1     2  1 2           0 1
+            2     3  0 2           0 2
+            3     4  1 2           2 3
+            4     5  2             4
+            5     6  0 1 2         3 4 5
+        delay: mean 0.6364, largest 2; live versions: at most 3
     """
     config = _config(scheme, times, importance, seed)
     line = full_timeline(config, until=until, max_rounds=rounds)
@@ -69,6 +86,12 @@ def timeline_chunks(
     """As `timeline`, in consecutive pieces: memory stays flat however long the run; without an end it never stops.
 
     Where no round ends by `until` there are no pieces.
+
+    Example:
+        >>> times = ft.ExponentialTimes([4, 2, 1])
+        >>> pieces = ft.timeline_chunks(ft.AsyncFedAvg(), times, rounds=200_000)
+        >>> sum(np.bincount(piece.client, minlength=3) for piece in pieces)  # updates of each client
+        array([ 28747,  57173, 114080])
     """
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds: {rounds} is below 1; give the number of rounds")
@@ -83,6 +106,13 @@ def limit_cycle(scheme: Scheme, times: ClientTimes, *, max_rounds: int = MAX_ROU
     None also of clients that come and go, even if they do so by the clock.
 
     A rule of one's own that keeps a state has a cycle only if its `phase` says what of the state matters.
+
+    Example:
+        >>> cycle = ft.limit_cycle(ft.FedBuff(2), ft.FixedTimes([4, 2, 1]))
+        >>> cycle.length, cycle.duration, cycle.counts
+        (3, Fraction(4, 1), array([1, 2, 3]))
+        >>> print(ft.limit_cycle(ft.FedBuff(2), ft.FixedTimes([4, 2, 1]), max_rounds=3))  # none that soon
+        None
     """
     config = _config(scheme, times, None, 0)
     if config.availability is not None:
@@ -104,7 +134,17 @@ def weights_of(scheme: Scheme, run: LongRun, rule: WeightRule, step: str = "pape
 def participation_of(
     scheme: Scheme, times: ClientTimes, *, importance: Iterable[Exact] | None = None, seed: int = 0
 ) -> Participation:
-    """The share of rounds in which each client takes part, in the long run."""
+    """The share of rounds in which each client takes part, in the long run.
+
+    `importance` matters to multinomial sampling only, `seed` to shares that are estimated from a long run.
+
+    Example:
+        >>> found = ft.participation_of(ft.AsyncFedAvg(), ft.FixedTimes([4, 2, 1]))
+        >>> print(*found.exact)
+        1/7 2/7 4/7
+        >>> found.source
+        'closed form'
+    """
     _check(scheme, times)
     return LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed).participation
 
@@ -121,6 +161,18 @@ def weights(
     """d_i: the scheme's own, or time-based (unbiased), unless another rule is named; exact where the times are.
 
     The server's `step` ("paper": 1, "stable", "proven") is in what ``w.applied(timeline)`` gives, not in d_i.
+
+    `rule` is a weight rule or its name: "time-based", "identical", "importance", "measured", "own-time". `importance`
+    is p_i, one per client with sum 1, uniform unless given.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> print(*ft.weights(ft.FedFix(1), times))
+        4/3 2/3 1/3
+        >>> print(*ft.weights(ft.FedFix(1), times, importance=["1/2", "1/4", "1/4"]))
+        2 1/2 1/4
+        >>> print(*ft.weights(ft.FedFix(1), times, rule="identical"))
+        4/7 4/7 4/7
     """
     _check(scheme, times)
     run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
@@ -140,6 +192,16 @@ def expected_weights(
     rule: str | WeightRule | None = None,
     seed: int = 0,
 ) -> Floats:
-    """q_i: training minimises Σ q_i L_i, which is the federated loss when q_i is proportional to p_i."""
+    """q_i: training minimises Σ q_i L_i, which is the federated loss when q_i is proportional to p_i.
+
+    One number per client, for the weights that ``ft.weights`` gives with the same arguments.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> ft.expected_weights(ft.AsyncFedAvg(), times).round(3)
+        array([0.333, 0.333, 0.333])
+        >>> ft.expected_weights(ft.AsyncFedAvg(), times, rule="identical").round(3)
+        array([0.143, 0.286, 0.571])
+    """
     run = LongRun(scheme.waiting, times, Importance(importance, times.num_clients), seed)
     return expected_of(run, weights_of(scheme, run, _rule_of(scheme, rule)))

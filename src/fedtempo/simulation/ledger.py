@@ -26,7 +26,16 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a study is."""
+    """How far a study is: what `on_progress` of ``ft.simulate`` is told.
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])
+        >>> heard = []
+        >>> _ = ft.simulate(problem, ft.FedAvg(), times, until=20, on_progress=heard.append)
+        >>> last = heard[-1]
+        >>> last.done, last.updates, f"{last.units_done} of {last.units} units"
+        (1.0, 20, '1 of 1 units')
+    """
 
     done: float
     """Share of the virtual time of all runs that has been trained, from 0 to 1."""

@@ -23,7 +23,16 @@ from fedtempo.errors import InputError
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Covariance(Brief):
-    """α, γ_i and β of one kind of round, or of several with one α."""
+    """α, γ_i and β of one kind of round, or of several with one α.
+
+    `Expected` has them for a scheme or a timeline.
+
+    Example:
+        >>> from fedtempo.theory.covariance import independent
+        >>> found = independent(weights=np.array([2.0, 4.0]), share=np.array([0.5, 0.25]))
+        >>> found.co_participation, found.gamma, found.weight_spread
+        (1.0, array([1., 3.]), 3.0)
+    """
 
     expected: Floats
     """[…, clients] q_i(n)."""
@@ -112,7 +121,14 @@ def mean_square(second_moments: Floats, vectors: ArrayLike) -> float:
 
 
 def lemma_1(covariance: Covariance, vectors: ArrayLike) -> float:
-    """Σ_i γ_i ‖x_i‖² + α ‖Σ_i q_i x_i‖², the right of Lemma 1."""
+    """Σ_i γ_i ‖x_i‖² + α ‖Σ_i q_i x_i‖², the right of Lemma 1.
+
+    Example:
+        >>> from fedtempo.theory.covariance import independent
+        >>> covariance = independent(weights=np.array([2.0, 4.0]), share=np.array([0.5, 0.25]))
+        >>> ft.theory.lemma_1(covariance, [[1.0], [-1.0]])  # E‖ω_1 x_1 + ω_2 x_2‖²
+        4.0
+    """
     x = np.asarray(vectors, dtype=np.float64)
     mean = covariance.expected @ x
     return float(covariance.gamma @ (x**2).sum(axis=1) + covariance.co_participation * (mean @ mean))

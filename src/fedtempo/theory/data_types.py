@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
 
 class DataTypes:
-    """Which clients share a distribution. ``DataTypes(["a", "a", "b"])``: one label per client, of any kind."""
+    """Which clients share a distribution. ``DataTypes(["a", "a", "b"])``: one label per client, of any kind.
+
+    Example:
+        >>> types = ft.theory.DataTypes(["hospital", "phone", "phone"])
+        >>> types.num_types, types.clients
+        (2, ((0,), (1, 2)))
+        >>> types.sums([0.5, 0.25, 0.25])
+        array([0.5, 0.5])
+    """
 
     def __init__(self, labels: Sequence[object]) -> None:
         if not len(labels):
@@ -80,7 +88,15 @@ class DataTypes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TypeWeights(Brief):
-    """How the types are represented, round by round and over a run."""
+    """How the types are represented, round by round and over a run.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 1, 1])
+        >>> types = ft.theory.DataTypes(["a", "b", "b"])
+        >>> found = ft.theory.quantities(scheme=ft.AsyncFedAvg(), times=times, types=types, weights="identical")
+        >>> found.by_type.type_importance.round(3), round(found.by_type.chi_squared_run, 3)
+        (array([0.333, 0.667]), 0.5)
+    """
 
     type_importance: Floats
     """[types] r_j."""
@@ -129,6 +145,12 @@ def type_weights(types: DataTypes, share: ArrayLike, importance: Iterable[Exact]
     """[clients] d_i = r_j / Σ_{k∈Q_j} share_k for i in Q_j, so that s_j = r_j: the type matters, not the client.
 
     One participating client a type is enough, and gets d_i = r_j/share_i. `share` is [clients] the share of rounds.
+
+    Example:
+        >>> types = ft.theory.DataTypes(["a", "b", "b"])
+        >>> share = ft.participation_of(ft.AsyncFedAvg(), ft.FixedTimes([4, 1, 1])).share
+        >>> ft.theory.type_weights(types, share)
+        array([3.  , 0.75, 0.75])
     """
     p = Importance(importance.exact if isinstance(importance, Importance) else importance, types.num_clients)
     together = types.sums(share)

@@ -42,7 +42,14 @@ from fedtempo.weighting.weights import Weights
 
 
 def rounds_in(scheme: Scheme, times: ClientTimes, until: Exact, *, importance: Iterable[Exact] | None = None) -> float:
-    """Rounds that end by `until`: a whole number where times are fixed and a closed form counts them, else the mean."""
+    """Rounds that end by `until`: a whole number where times are fixed and a closed form counts them, else the mean.
+
+    Example:
+        >>> ft.theory.rounds_in(ft.AsyncFedAvg(), ft.FixedTimes([4, 2, 1]), until=100)
+        175
+        >>> round(ft.theory.rounds_in(ft.FedAvg(), ft.ExponentialTimes([1, 1]), until=30), 1)  # a round takes 1.5
+        20.0
+    """
     horizon = positive(until, "until")
     counted = scheme.waiting.rounds_by(times, horizon)
     if counted is not None:
@@ -61,7 +68,19 @@ AnyWeights = str | WeightRule | Weights | ArrayLike
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Expected(Brief):
-    """q_i(n) of every kind of round, with what Assumptions 4, 5 and 6 need beside it."""
+    """q_i(n) of every kind of round, with what Assumptions 4, 5 and 6 need beside it.
+
+    `expected_from_scheme` and `expected_from_timeline` make it: a row of `weights` is a kind of round, `rounds` says
+    how many there are of each.
+
+    Example:
+        >>> law = ft.theory.expected_from_scheme(ft.FedFix(1), ft.FixedTimes([2, 1]))
+        >>> law.weights  # q_i(n) of each kind of round
+        array([[0. , 0.5],
+               [1. , 0.5]])
+        >>> law.window, law.max_delay, law.max_total_weight
+        (2, 1, 1.5)
+    """
 
     weights: Floats
     """[kinds, clients] q_i(n) of each distinct kind of round; a row of zeros: empty rounds."""
@@ -125,6 +144,13 @@ def expected_from_timeline(
 
     Another α, such as the paper's 0 for asynchronous FedAvg, brings β = (1 − α) max q(n). W is the smallest window for
     which Assumption 6 holds in these rounds, at most N.
+
+    Example:
+        >>> times = ft.FixedTimes([2, 1])
+        >>> line = ft.timeline(ft.AsyncFedAvg(), times, until=8)
+        >>> happened = ft.theory.expected_from_timeline(line, ft.weights(ft.AsyncFedAvg(), times))
+        >>> happened.num_rounds, happened.max_delay, happened.window
+        (12, 2, 3)
     """
     if not line.num_rounds:
         raise InputError("the timeline has no rounds; give one with at least one round")
@@ -155,6 +181,11 @@ def expected_from_scheme(
 
     Where participation is certain, the kinds of the limit cycle in their shares; where it is drawn, one kind with the
     stationary probabilities. `co_participation` asks for another α than the scheme's own.
+
+    Example:
+        >>> law = ft.theory.expected_from_scheme(ft.UniformSampling(2), ft.FixedTimes([4, 2, 1]))
+        >>> law.weights.round(3), round(law.co_participation, 3), round(law.weight_spread, 3)
+        (array([[0.333, 0.333, 0.333]]), 0.75, 0.25)
     """
     check_always_there(times, "the stationary law")
     known = Importance(importance.exact if isinstance(importance, Importance) else importance, times.num_clients)

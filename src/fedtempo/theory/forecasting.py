@@ -43,7 +43,15 @@ Line = Timeline | Sequence[Timeline] | Repeating
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Forecast(Brief):
-    """Expected losses over virtual time, for each learning rate; infinite where they are too large to be held."""
+    """Expected losses over virtual time, for each learning rate; infinite where they are too large to be held.
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])
+        >>> line, d = ft.timeline(ft.FedFix(1), times, until=40), ft.weights(ft.FedFix(1), times)
+        >>> found = ft.theory.forecast(problem, line, d, local=ft.LocalSGD(lr=0.3), at=[0, 40])
+        >>> found.time, found.loss.round(3), found.client_loss[0, -1].round(3)
+        (array([ 0., 40.]), array([[0.579, 0.262]]), array([0.203, 0.465, 0.137, 0.243]))
+    """
 
     lr: Floats
     """[rates] η_l."""
@@ -98,6 +106,14 @@ def forecast(
     `line` is a timeline, several of them (their mean is forecast), or what repeats for ever, from
     `fedtempo.theory.regimes.regime`, which knows its weights and server learning rate. After the last round of a
     timeline its last model stays.
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])
+        >>> line, d = ft.timeline(ft.FedFix(1), times, until=40), ft.weights(ft.FedFix(1), times)
+        >>> found = ft.theory.forecast(problem, line, d, local=ft.LocalSGD(lr=[0.1, 0.3]), at=[0, 10, 40])
+        >>> found.loss.round(3)  # a row a learning rate; nothing was trained
+        array([[0.579, 0.362, 0.266],
+               [0.579, 0.27 , 0.262]])
     """
     lr, steps = plain_sgd(local)
     clients = coordinates_of(problem, local)

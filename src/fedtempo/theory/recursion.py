@@ -40,7 +40,16 @@ from fedtempo.weighting.weights import Weights
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Coordinates(Brief):
-    """Quadratic clients along the axes of their curvature, known or estimated."""
+    """Quadratic clients along the axes of their curvature, known or estimated.
+
+    Example:
+        >>> problem = ft.problems.quadratics(centers=[[0.0], [1.0]])
+        >>> found = ft.theory.Coordinates.of(problem, batch_size=None)
+        >>> found.optimum, found.optimal_loss
+        (array([0.5]), 0.125)
+        >>> found.losses([0.25])  # of each client at this model
+        array([0.03125, 0.28125])
+    """
 
     curvature: Floats
     """[clients, coordinates] a."""

@@ -49,7 +49,19 @@ Growth = tuple[Floats, Floats]
 
 
 class Regime(ABC):
-    """A scheme in the long run; weights and server learning rate included."""
+    """A scheme in the long run; weights and server learning rate included.
+
+    `regime` makes it, and `forecast` follows it for ever.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> found = ft.theory.regime(ft.AsyncFedAvg(), times)
+        >>> found.kind, found.rounds_per_time
+        ('cycle', 1.75)
+        >>> curve = ft.theory.forecast(ft.problems.quadratics(3), found, local=ft.LocalSGD(lr=0.1), at=[0, 20, 200])
+        >>> curve.loss.round(3)
+        array([[0.606, 0.288, 0.283]])
+    """
 
     rounds_per_time: float
     exact: bool = True
@@ -229,7 +241,13 @@ def regime(
     rounds: int = LONG,
     seed: int = 0,
 ) -> Regime:
-    """The long run of a scheme. `sense` "typical" follows one long timeline of `rounds` where times are random."""
+    """The long run of a scheme. `sense` "typical" follows one long timeline of `rounds` where times are random.
+
+    Example:
+        >>> found = ft.theory.regime(ft.FedFix(1), ft.FixedTimes([4, 2, 1]))
+        >>> found.kind, found.exact, found.rounds_per_time
+        ('cycle', True, 1.0)
+    """
     if sense not in ("mean-square", "typical"):
         raise InputError(f"sense: {sense!r} is not known; use mean-square or typical")
     if times.availability is not None and times.availability.changes:

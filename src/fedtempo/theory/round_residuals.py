@@ -28,7 +28,17 @@ from fedtempo.theory.problem_constants import Constants, optima
 
 @dataclass(frozen=True, repr=False)
 class Residuals(Brief):
-    """R, Σ, Σ_1, Σ_2 and P of a run, by kinds of rounds."""
+    """R, Σ, Σ_1, Σ_2 and P of a run, by kinds of rounds.
+
+    Example:
+        >>> constants = ft.theory.constants(ft.problems.quadratics(centers=[[0.0], [1.0]]), batch_size=None)
+        >>> law = ft.theory.expected_from_scheme(ft.AsyncFedAvg(), ft.FixedTimes([2, 1]), weights="identical")
+        >>> left = ft.theory.residuals(constants, law)
+        >>> left.run_optimum.round(3)  # 1/2 is the optimum that was meant
+        array([0.667])
+        >>> round(left.residual, 3), round(left.sigma_1, 3), round(left.chi_squared, 3)
+        (0.111, 0.0, 0.125)
+    """
 
     constants: Constants
     expected: Expected
@@ -143,7 +153,18 @@ class Residuals(Brief):
 
 
 def residuals(constants: Constants, expected: Expected, *, types: DataTypes | None = None) -> Residuals:
-    """What is left at the optima of a run's rounds."""
+    """What is left at the optima of a run's rounds.
+
+    Example:
+        >>> times = ft.FixedTimes([2, 1])
+        >>> constants = ft.theory.constants(ft.problems.quadratics(centers=[[0.0], [1.0]]), batch_size=None)
+        >>> for scheme in (ft.FedAvg(), ft.FedFix(1), ft.AsyncFedAvg()):
+        ...     law = ft.theory.expected_from_scheme(scheme, times)
+        ...     print(scheme, round(ft.theory.residuals(constants, law).residual, 4))
+        FedAvg 0.0
+        FedFix(1) 0.0417
+        AsyncFedAvg 0.125
+    """
     clients = constants.problem.num_clients
     if expected.num_clients != clients:
         raise InputError(

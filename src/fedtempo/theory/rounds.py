@@ -132,6 +132,14 @@ def remaining_times(line: Timeline, times: ClientTimes | None = None, *, seed: i
 
     `times` and `seed` are those of the timeline: they tell when an update arrived inside its round, and how long jobs
     still last that no round of this timeline takes.
+
+    Example:
+        >>> times = ft.FixedTimes([3, 1])
+        >>> line = ft.timeline(ft.FedFix(1), times, until=3)
+        >>> ft.theory.remaining_times(line, times)  # a row a round: what each client still needs when it begins
+        array([[3., 1.],
+               [2., 1.],
+               [1., 1.]])
     """
     if line.first_round:
         raise InputError(f"the timeline begins with round {line.first_round}; remaining times need it from round 0")

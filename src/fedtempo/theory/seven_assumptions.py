@@ -27,7 +27,14 @@ from fedtempo.weighting.weight_rules import WeightRule
 
 @dataclass(frozen=True)
 class Assumption:
-    """One assumption of the paper, and whether it holds."""
+    """One assumption of the paper, and whether it holds.
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(3), ft.FixedTimes([4, 2, 1])
+        >>> delays = ft.theory.assumptions(problem, scheme=ft.FedFix(1), times=times)[4]
+        >>> delays.name, delays.holds, delays.reason
+        ('co-participation', True, 'participation is certain: α = 1, β = 0')
+    """
 
     number: int
     name: str
@@ -49,7 +56,16 @@ def assumptions(
     weights: AnyWeights = "time-based",
     local: LocalRule | None = None,
 ) -> tuple[Assumption, ...]:
-    """The seven, for what happened (`timeline`, with its d_i) or for what is to be expected (`scheme` and `times`)."""
+    """The seven, for what happened (`timeline`, with its d_i) or for what is to be expected (`scheme` and `times`).
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(3), ft.FixedTimes([4, 2, 1])
+        >>> for assumption in ft.theory.assumptions(problem, scheme=ft.FedFix(1), times=times)[:3]:
+        ...     print(assumption.number, assumption.name, assumption.holds)
+        1 smoothness True
+        2 convexity True
+        3 unbiased gradients True
+    """
     rule = local_rule(local)
     known = constants(a_problem(problem), batch_size=_one(rule, "batch_size"))
     if timeline is not None and scheme is None and times is None:

@@ -47,7 +47,13 @@ _TRIES = 12
 
 @dataclass(frozen=True)
 class StabilityLimit:
-    """The smallest learning rate at which training is no longer stable."""
+    """The smallest learning rate at which training is no longer stable.
+
+    Example:
+        >>> found = ft.theory.stability_limit(ft.problems.quadratics(3), ft.FedFix(1), ft.FixedTimes([4, 2, 1]))
+        >>> round(found.lr, 3), found.kind, found.exact
+        (0.768, 'cycle', True)
+    """
 
     lr: float
     error: float
@@ -104,6 +110,14 @@ def stability_limit(
 
     With random times or sampling, `sense` "mean-square" asks for the mean over runs (a few runs that explode count),
     "typical" for one run along a drawn timeline of `rounds`: its limit is higher.
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(10), ft.FixedTimes.spread(10, 80)
+        >>> for scheme in (ft.FedAvg(), ft.FedFix("1/2"), ft.AsyncFedAvg()):
+        ...     print(scheme, round(ft.theory.stability_limit(problem, scheme, times).lr, 2))
+        FedAvg 2.78
+        FedFix(1/2) 1.56
+        AsyncFedAvg 0.22
     """
     asked = {"weights": weights, "server_lr": server_lr, "sense": sense, "rounds": rounds, "seed": seed}
     curvature, law = curved_regime(problem, scheme, times, importance, **asked)
@@ -176,7 +190,15 @@ Totals = tuple[Floats, Floats]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stationary(Brief):
-    """What training comes to in the long run, for each learning rate; infinite where it is not stable."""
+    """What training comes to in the long run, for each learning rate; infinite where it is not stable.
+
+    Example:
+        >>> problem = ft.problems.quadratics(4, noise=0.5)
+        >>> local = ft.LocalSGD(lr=0.5, batch_size=1)
+        >>> found = ft.theory.stationary_loss(problem, ft.FedFix(1), ft.FixedTimes([4, 2, 1, 1]), local=local)
+        >>> found.lr, found.loss.round(3), found.client_loss.round(3)
+        (array([0.5]), array([0.68]), array([[0.655, 0.843, 0.552, 0.67 ]]))
+    """
 
     lr: Floats
     loss: Floats
@@ -203,7 +225,15 @@ def rate(
     sense: Sense = "mean-square",
     rounds: int = LONG,
 ) -> Floats:
-    """[rates] how fast distances shrink in a unit of time, in the slowest coordinate; below zero where they grow."""
+    """[rates] how fast distances shrink in a unit of time, in the slowest coordinate; below zero where they grow.
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])
+        >>> for scheme in (ft.FedAvg(), ft.FedFix(1)):
+        ...     print(scheme, ft.theory.rate(problem, scheme, times, local=ft.LocalSGD(lr=[0.1, 0.5])).round(3))
+        FedAvg [0.008 0.044]
+        FedFix(1) [0.034 0.202]
+    """
     lr, steps = plain_sgd(local)
     asked = {"weights": weights, "server_lr": server_lr, "sense": sense, "rounds": rounds}
     curvature, law = curved_regime(problem, scheme, times, importance, **asked)
@@ -221,7 +251,15 @@ def stationary_loss(
     sense: Sense = "mean-square",
     rounds: int = LONG,
 ) -> Stationary:
-    """The expected loss in the long run, at each learning rate."""
+    """The expected loss in the long run, at each learning rate.
+
+    Example:
+        >>> problem = ft.problems.quadratics(4, noise=0.5)
+        >>> local = ft.LocalSGD(lr=[0.05, 0.5], batch_size=1)
+        >>> found = ft.theory.stationary_loss(problem, ft.FedFix(1), ft.FixedTimes([4, 2, 1, 1]), local=local)
+        >>> (found.loss - problem.optimal_loss).round(4)
+        array([0.0033, 0.0499])
+    """
     clients = coordinates_of(problem, local)
     lr, steps = plain_sgd(local)
     law = regime(

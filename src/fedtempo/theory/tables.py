@@ -39,7 +39,19 @@ _SHOWN = 6
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Quantities(Shown):
-    """What clients and rounds amount to, without a model; ``print`` shows the table of ``fedtempo theory``."""
+    """What clients and rounds amount to, without a model; ``print`` shows the table of ``fedtempo theory``.
+
+    Example:
+        >>> found = ft.theory.quantities(scheme=ft.FedFix(1), times=ft.FixedTimes([4, 2, 1]))
+        >>> found.table().set_index("name").value[["num_rounds", "max_bias", "max_delay", "mean_delay", "window"]]
+        name
+        num_rounds    4.000000
+        max_bias      0.000000
+        max_delay     3.000000
+        mean_delay    0.714286
+        window        4.000000
+        Name: value, dtype: float64
+    """
 
     importance: Floats
     """[clients] p_i."""
@@ -148,6 +160,17 @@ def quantities(
 
     With a timeline, `weights` are d_i; they may be left to a rule if scheme and times are given too. `types` are labels
     of the clients' data, all different unless given. `rounds` or `until` set N for the stationary law.
+
+    Example:
+        >>> times = ft.FixedTimes.spread(10, 80)
+        >>> found = ft.theory.quantities(scheme=ft.FedFix("1/2"), times=times)  # what is to be expected
+        >>> found.expected.max_delay, found.expected.window
+        (1, 2)
+        >>> line = ft.timeline(ft.AsyncFedAvg(), times, until=20)
+        >>> d = ft.weights(ft.AsyncFedAvg(), times, rule="identical")
+        >>> happened = ft.theory.quantities(timeline=line, weights=d)
+        >>> round(happened.max_bias, 2)  # some client counts so much more than it should
+        1.37
     """
     if timeline is None and (scheme is None or times is None):
         raise InputError("quantities need a timeline with its weights, or a scheme with times")

@@ -98,7 +98,15 @@ class Steps:
 
 @dataclass(frozen=True)
 class Convergence:
-    """Whether Corollary 2's conditions hold, and those that do not."""
+    """Whether Corollary 2's conditions hold, and those that do not.
+
+    `converges` makes it; it is true where they hold.
+
+    Example:
+        >>> found = ft.theory.converges(a=0.6, b=0, c=0.5)
+        >>> bool(found), found.failed
+        (False, ("a < c: the window's term η_l W must vanish",))
+    """
 
     failed: tuple[str, ...]
 
@@ -107,7 +115,14 @@ class Convergence:
 
 
 def converges(a: float, b: float, c: float) -> Convergence:
-    """Corollary 2: with W = O(N^a), τ = O(N^b), η_l ∝ N^−c the bound goes to 0 if max(a, b) < c < 1 (and so c > 0)."""
+    """Corollary 2: with W = O(N^a), τ = O(N^b), η_l ∝ N^−c the bound goes to 0 if max(a, b) < c < 1 (and so c > 0).
+
+    Example:
+        >>> bool(ft.theory.converges(a=0, b=0.2, c=0.5))  # W stays bounded, delays grow as N^0.2, rates fall as 1/√N
+        True
+        >>> bool(ft.theory.converges(a=0.6, b=0, c=0.5))  # the window grows faster than rates fall
+        False
+    """
     conditions = {
         "a < c: the window's term η_l W must vanish": a < c,
         "b < c: the delay's term η_l τ must vanish": b < c,
@@ -118,12 +133,23 @@ def converges(a: float, b: float, c: float) -> Convergence:
 
 
 def slowest_exponent(a: float, b: float, c: float) -> float:
-    """The largest power of N among 1/(η_l N), η_l, η_l² τ² and η_l W: the bound falls as N to this power."""
+    """The largest power of N among 1/(η_l N), η_l, η_l² τ² and η_l W: the bound falls as N to this power.
+
+    Example:
+        >>> ft.theory.slowest_exponent(a=0, b=0, c=0.5), ft.theory.slowest_exponent(a=0, b=0, c=0.25)
+        (-0.5, -0.25)
+    """
     return max(c - 1.0, -c, 2.0 * (b - c), a - c)
 
 
 def best_exponent(a: float, b: float) -> float:
-    """The c that makes Theorem 3's bound fall fastest: c = max((1+a)/2, (1+2b)/3, 1/2), and the bound as N^(c−1)."""
+    """The c that makes Theorem 3's bound fall fastest: c = max((1+a)/2, (1+2b)/3, 1/2), and the bound as N^(c−1).
+
+    Example:
+        >>> c = ft.theory.best_exponent(a=0, b=0)
+        >>> c, ft.theory.slowest_exponent(0, 0, c)  # rates fall as 1/√N, and so does the bound
+        (0.5, -0.5)
+    """
     if a < 0 or b < 0 or max(a, b) >= 1:
         raise InputError(
             f"a = {a}, b = {b}: Corollary 2 needs exponents of at least 0 and below 1 (W = o(N), τ = o(N))"

@@ -257,6 +257,17 @@ class CoordinateMedian(MiddleRule):
     """Coordinate by coordinate the median of contributions, weighted by importance.
 
     With `mix`, of their means with the contributions nearest to them.
+
+    The newest contributions of `last` clients are kept; None: of all.
+
+    Example:
+        >>> problem = ft.problems.quadratics(centers=[[1.0], [1.1], [0.9], [1.0], [-50.0]])  # the last is hostile
+        >>> schemes = [ft.FedAvg().using(server=server) for server in (None, ft.CoordinateMedian())]
+        >>> history = ft.simulate(problem, schemes, ft.FixedTimes([1] * 5), until=100)
+        >>> for scheme in schemes:
+        ...     print(scheme, history.model(scheme=scheme.label).params.round(2))
+        FedAvg [-9.2]
+        FedAvg + CoordinateMedian [1.]
     """
 
     name = "median"
@@ -273,6 +284,17 @@ class TrimmedMean(MiddleRule):
     """Coordinate by coordinate the mean of contributions without `trim` of the weight at each end.
 
     With `mix`, of their means with the contributions nearest to them.
+
+    The newest contributions of `last` clients are kept; None: of all.
+
+    Example:
+        >>> problem = ft.problems.quadratics(centers=[[1.0], [1.1], [0.9], [1.0], [-50.0]])  # the last is hostile
+        >>> schemes = [ft.FedAvg().using(server=server) for server in (None, ft.TrimmedMean(trim=0.2))]
+        >>> history = ft.simulate(problem, schemes, ft.FixedTimes([1] * 5), until=100)
+        >>> for scheme in schemes:
+        ...     print(scheme, history.model(scheme=scheme.label).params.round(2))
+        FedAvg [-9.2]
+        FedAvg + TrimmedMean [1.]
     """
 
     name = "trimmed-mean"
@@ -299,6 +321,17 @@ class Krum(MiddleRule):
     `hostile` clients are expected, a fifth of all unless given. A contribution's score is the sum of its squared
     distances to the nearest others, as many as are honest for sure; the `chosen` ones have the least, all but `hostile`
     unless given (multi-Krum).
+
+    The newest contributions of `last` clients are kept; None: of all.
+
+    Example:
+        >>> problem = ft.problems.quadratics(centers=[[1.0], [1.1], [0.9], [1.0], [-50.0]])  # the last is hostile
+        >>> schemes = [ft.FedAvg().using(server=server) for server in (None, ft.Krum(hostile=1))]
+        >>> history = ft.simulate(problem, schemes, ft.FixedTimes([1] * 5), until=100)
+        >>> for scheme in schemes:
+        ...     print(scheme, history.model(scheme=scheme.label).params.round(2))
+        FedAvg [-9.2]
+        FedAvg + Krum(hostile=1) [1.]
     """
 
     name = "krum"
@@ -353,6 +386,17 @@ class NormClipping(RobustRule):
     """The weighted sum of contributions, none longer than `factor` times the median norm of those that are kept.
 
     Norms are kept, not models. Updates that come while the model stands still are measured, and leave no other trace.
+
+    The newest contributions of `last` clients are kept; None: of all.
+
+    Example:
+        >>> problem = ft.problems.quadratics(centers=[[1.0], [1.1], [0.9], [1.0], [-50.0]])  # the last is hostile
+        >>> schemes = [ft.FedAvg().using(server=server) for server in (None, ft.NormClipping())]
+        >>> history = ft.simulate(problem, schemes, ft.FixedTimes([1] * 5), until=100)
+        >>> for scheme in schemes:
+        ...     print(scheme, history.model(scheme=scheme.label).params.round(2))
+        FedAvg [-9.2]
+        FedAvg + NormClipping [0.96]
     """
 
     name = "norm-clipping"

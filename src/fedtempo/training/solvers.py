@@ -84,7 +84,15 @@ class Job:
 
 
 class LocalRule(ABC):
-    """A local solver: how a client trains a model. Its hyper-parameters are axes of the study."""
+    """A local solver: how a client trains a model. Its hyper-parameters are axes of the study.
+
+    Example:
+        >>> local = ft.LocalSGD(steps=5, lr=[0.1, 0.3], batch_size=16)  # one of the subclasses
+        >>> [(axis.name, axis.values) for axis in local.axes]
+        [('local_steps', (5,)), ('batch_size', (16,)), ('local_lr', (0.1, 0.3))]
+        >>> local.plain, ft.LocalSGD(momentum=0.9).plain
+        (True, False)
+    """
 
     framework: ClassVar[str | None] = None
     """What problems must be written in for it; None: any that the engine knows."""
@@ -125,6 +133,18 @@ class LocalOptax(LocalRule):
     """K steps of an Optax solver: ``LocalOptax(solver=optax.adam, lr=1e-3, options={"b1": 0.9}, …)``.
 
     `solver` is called with `learning_rate` and the `options`; each option may be a number or a list of numbers.
+
+    `steps` is K, `lr` the local learning rate or "auto" (it is searched), `batch_size` rows a step (None: all), `clip`
+    the largest norm of a gradient. `draw` is "uniform" or "epochs" (each row once an epoch), `schedule` "constant" or
+    "horizon" (η_l = lr/√(KN)). Any number may be a list: it is then a dimension of the study.
+
+    Example:
+        >>> import optax
+        >>> local = ft.LocalOptax(solver=optax.adam, steps=5, lr=0.03, options={"b1": 0.8})
+        >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])
+        >>> history = ft.simulate(problem, ft.FedFix(1), times, until=40, local=local)
+        >>> round(history.final().item(), 3), round(problem.optimal_loss, 3)
+        (0.288, 0.262)
     """
 
     solver: Callable[..., optax.GradientTransformation]
@@ -204,7 +224,20 @@ class LocalOptax(LocalRule):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD(LocalOptax):
-    """K steps of stochastic gradient descent; `momentum` starts from zero in each job."""
+    """K steps of stochastic gradient descent; `momentum` starts from zero in each job.
+
+    `steps`, `lr`, `batch_size`, `clip`, `draw` and `schedule` are those of `LocalOptax`; any number may be a list.
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])
+        >>> local = ft.LocalSGD(steps=5, lr=[0.03, 0.3], batch_size=None)  # full gradients, two learning rates
+        >>> history = ft.simulate(problem, ft.FedFix(1), times, until=20, local=local)
+        >>> history.final().squeeze().to_series()
+        local_lr
+        0.03    0.331961
+        0.30    0.264765
+        Name: loss, dtype: float64
+    """
 
     solver: Callable[..., optax.GradientTransformation] = optax.sgd
     momentum: Number | None = None

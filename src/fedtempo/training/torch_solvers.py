@@ -31,7 +31,19 @@ from fedtempo.training.solvers import (
 
 @dataclass(frozen=True)
 class LocalTorch(LocalRule):
-    """K steps of an optimizer: `optimizer(parameters, lr=…, **options)` makes it."""
+    """K steps of an optimizer of PyTorch's: `optimizer(parameters, lr=…, **options)` makes it anew for each job.
+
+    Any number may be a list, and is then a dimension of the study. `batch_size` None: all rows of the client.
+
+    Example:
+        >>> import torch
+        >>> local = ft.torch.LocalTorch(torch.optim.Adam, lr=[0.01, 0.1], steps=2, options={"weight_decay": 0.01})
+        >>> data = [(torch.full((8, 3), float(i)), torch.arange(8) % 2) for i in range(3)]
+        >>> problem = ft.torch.problem(torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy, data)
+        >>> history = ft.simulate(problem, ft.FedFix(1), ft.FixedTimes([3, 2, 1]), until=6, points=2, local=local)
+        >>> dict(history.dataset.loss.sizes)
+        {'scheme': 1, 'weights': 1, 'local_lr': 2, 'seed': 1, 'time': 2}
+    """
 
     framework = "torch"
     optimizer: Callable[..., Any]

@@ -35,7 +35,13 @@ from fedtempo.weighting.weight_rules import Tracker, WeightRule
 
 @dataclass(frozen=True)
 class Normalised(WeightRule):
-    """Another rule's weights, for clients with `steps` local steps each."""
+    """Another rule's weights, for clients with `steps` local steps each.
+
+    Example:
+        >>> rule = ft.Normalised(ft.TimeBased(), steps=[1, 2, 5])
+        >>> np.asarray(ft.weights(ft.FedAvg(), ft.FixedTimes([4, 2, 1]), rule=rule)).round(3)
+        array([0.889, 0.444, 0.178])
+    """
 
     rule: WeightRule
     steps: Sequence[int]
@@ -106,6 +112,13 @@ class ParticipationHistory(WeightRule):
     """FedAU's weights: they need no client times, and are inaccurate until intervals have been measured.
 
     `cutoff` bounds what one long absence does; a client that is always away for longer counts too little.
+
+    Example:
+        >>> line = ft.timeline(ft.FedFix(1), ft.FixedTimes([3, 1]), until=12)
+        >>> rule = ft.ParticipationHistory(cutoff=50)
+        >>> d = ft.weights(ft.FedFix(1), ft.FixedTimes([3, 1]), rule=rule)
+        >>> d.applied(line)[line.client == 0]  # one in three rounds: towards 3/2
+        array([0.5, 1.5, 1.5, 1.5])
     """
 
     cutoff: int = 50

@@ -42,7 +42,13 @@ class Discount(Protocol):
 
 @dataclass(frozen=True)
 class PolynomialDiscount:
-    """s(x) = (1 + x)^−a; a = 1/2 is FedBuff's."""
+    """s(x) = (1 + x)^−a, a = `exponent`; a = 1/2 is FedBuff's.
+
+    Example:
+        >>> s = ft.PolynomialDiscount(exponent=0.5)
+        >>> s(np.array([0, 3, 8]))
+        array([1.        , 0.5       , 0.33333333])
+    """
 
     exponent: float = 0.5
 
@@ -55,7 +61,13 @@ class PolynomialDiscount:
 
 @dataclass(frozen=True)
 class HingeDiscount:
-    """s(x) = 1 up to x = b, then 1/(a(x − b) + 1)."""
+    """s(x) = 1 up to x = b, then 1/(a(x − b) + 1); a is `slope`, b is `grace`.
+
+    Example:
+        >>> s = ft.HingeDiscount(slope=0.5, grace=4)
+        >>> s(np.array([0, 4, 6, 10]))
+        array([1.  , 1.  , 0.5 , 0.25])
+    """
 
     slope: float = 10.0
     grace: float = 4.0
@@ -69,7 +81,13 @@ class HingeDiscount:
 
 @dataclass(frozen=True)
 class ConstantDiscount:
-    """s(x) = c whatever the delay: FedAsync's constant mixing."""
+    """s(x) = c whatever the delay, c = `factor` in (0, 1]: FedAsync's constant mixing.
+
+    Example:
+        >>> s = ft.ConstantDiscount(0.5)
+        >>> s(np.array([0, 3, 8]))
+        array([0.5, 0.5, 0.5])
+    """
 
     factor: float = 1.0
 
@@ -82,7 +100,15 @@ class ConstantDiscount:
 
 @dataclass(frozen=True)
 class CutOff:
-    """s(x) = 1 up to x = b, then 0: updates that are staler are dropped."""
+    """s(x) = 1 up to x = `limit`, then 0: updates that are staler are dropped.
+
+    Example:
+        >>> s = ft.CutOff(limit=4)
+        >>> s(np.array([0, 4, 5]))
+        array([1., 1., 0.])
+        >>> print(ft.published.CutOff(ft.AsyncFedAvg(), 4))  # a scheme with it
+        AsyncFedAvg, cut-off 4
+    """
 
     limit: float
 
@@ -117,7 +143,21 @@ Tracker = Callable[[Timeline], Floats]
 
 
 class WeightRule(ABC):
-    """How d_i follows from importance and participation."""
+    """How d_i follows from importance and participation.
+
+    One's own has a `name` and gives in `base` d_i as floats, and as Fractions where it can; see `discount` and
+    `tracker` for weights that follow from delays or from the rounds so far.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class SquareRoot(ft.WeightRule):
+        ...     name = "square-root"
+        ...     def base(self, importance, participation):
+        ...         return np.sqrt(importance.values / participation.share), None
+        >>> np.asarray(ft.weights(ft.AsyncFedAvg(), ft.FixedTimes([4, 1]), rule=SquareRoot())).round(3)
+        array([1.581, 0.791])
+    """
 
     name: ClassVar[str]
 
@@ -173,7 +213,15 @@ class WeightRule(ABC):
 
 @dataclass(frozen=True)
 class TimeBased(WeightRule):
-    """d_i = p_i / participation_i: over many rounds every client counts by its importance (equations 13 and 17)."""
+    """d_i = p_i / participation_i: over many rounds every client counts by its importance (equations 13 and 17).
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> print(*ft.weights(ft.AsyncFedAvg(), times, rule=ft.TimeBased()))
+        7/3 7/6 7/12
+        >>> ft.expected_weights(ft.AsyncFedAvg(), times, rule=ft.TimeBased()).round(3)
+        array([0.333, 0.333, 0.333])
+    """
 
     name = "time-based"
 
@@ -195,7 +243,15 @@ class TimeBased(WeightRule):
 
 @dataclass(frozen=True)
 class Identical(WeightRule):
-    """One weight for all, with Σ q_i = 1: fast clients count for more."""
+    """One weight for all, with Σ q_i = 1: fast clients count for more.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> print(*ft.weights(ft.AsyncFedAvg(), times, rule=ft.Identical()))
+        1 1 1
+        >>> ft.expected_weights(ft.AsyncFedAvg(), times, rule=ft.Identical()).round(3)
+        array([0.143, 0.286, 0.571])
+    """
 
     name = "identical"
 
@@ -212,7 +268,15 @@ class Identical(WeightRule):
 
 @dataclass(frozen=True)
 class ImportanceOnly(WeightRule):
-    """d_i proportional to p_i, with Σ q_i = 1: it ignores how often a client takes part."""
+    """d_i proportional to p_i, with Σ q_i = 1: it ignores how often a client takes part.
+
+    Example:
+        >>> times, p = ft.FixedTimes([4, 2, 1]), ["1/2", "1/4", "1/4"]
+        >>> print(*ft.weights(ft.AsyncFedAvg(), times, importance=p, rule=ft.ImportanceOnly()))
+        7/4 7/8 7/8
+        >>> ft.expected_weights(ft.AsyncFedAvg(), times, importance=p, rule=ft.ImportanceOnly()).round(3)
+        array([0.25, 0.25, 0.5 ])
+    """
 
     name = "importance"
 
@@ -227,7 +291,18 @@ class ImportanceOnly(WeightRule):
 
 @dataclass(frozen=True)
 class Discounted(WeightRule):
-    """Another rule's weights, discounted by staleness: a baseline, biased unless all delays are equal."""
+    """Another rule's weights, discounted by staleness: a baseline, biased unless all delays are equal.
+
+    `rule` is a weight rule, `factor` a discount as ft.PolynomialDiscount(0.5), or any function of an array of delays.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> rule = ft.Discounted(ft.TimeBased(), ft.PolynomialDiscount(0.5))
+        >>> rule.label
+        'time-based × PolynomialDiscount(exponent=0.5)'
+        >>> ft.expected_weights(ft.AsyncFedAvg(), times, rule=rule).round(3)  # 1/3 each without
+        array([0.126, 0.18 , 0.274])
+    """
 
     rule: WeightRule
     factor: Discount

@@ -43,6 +43,21 @@ class Weights(Sequence[Fraction | float], Shown):
 
     A scheme with stages has a set of weights a stage: ``w.stage(k)``. Weights that follow from the rounds are known for
     a timeline only: ``w.applied(line)``; `values` are then what a contribution weighs in the long run, where known.
+
+    Example:
+        >>> times = ft.FixedTimes([4, 2, 1])
+        >>> d = ft.weights(ft.FedFix(1), times)
+        >>> print(*d)
+        4/3 2/3 1/3
+        >>> np.asarray(d)
+        array([1.33333333, 0.66666667, 0.33333333])
+        >>> d.applied(ft.timeline(ft.FedFix(1), times, until=2))  # of clients 2, then 1 and 2
+        array([0.33333333, 0.66666667, 0.33333333])
+        >>> d.table()
+           stage  client    weight  step
+        0      0       0  1.333333   1.0
+        1      0       1  0.666667   1.0
+        2      0       2  0.333333   1.0
     """
 
     values: Floats

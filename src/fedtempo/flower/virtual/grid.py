@@ -133,7 +133,21 @@ class Exchange(NamedTuple):
 
 
 class VirtualGrid(Grid):
-    """Flower's Grid in virtual time. Client i is node i, with partition-id i."""
+    """Flower's Grid in virtual time. Client i is node i, with partition-id i.
+
+    `simulate_app` makes it and gives it to the ServerApp.
+
+    Example:
+        In the app of the example of `simulate_app`:
+
+        >>> app = ServerApp()
+        >>> @app.main()
+        ... def main(grid, context):
+        ...     print(type(grid).__name__, grid.get_node_ids())
+        ...     FedFix(wait=1).start(grid, ArrayRecord([np.zeros(1)]), num_rounds=1)
+        >>> result = simulate_app(app, client_app, times=ft.FixedTimes([4, 2, 1]))
+        VirtualGrid [0, 1, 2]
+    """
 
     def __init__(
         self,
@@ -590,7 +604,14 @@ class _Law:
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """A job takes the CPU seconds that the ClientApp needs here, times the client's slowdown."""
+    """A job takes the CPU seconds that the ClientApp needs here, times the client's slowdown.
+
+    Example:
+        >>> from fedtempo.flower import MeasuredTimes
+        >>> times = MeasuredTimes(slowdown=(1, 5))  # client 1 is five times slower than this machine
+        >>> times.num_clients, float(times.duration(1, 0.2))
+        (2, 1.0)
+    """
 
     slowdown: tuple[Fraction, ...]
 

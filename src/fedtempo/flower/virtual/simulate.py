@@ -91,6 +91,25 @@ def simulate_app(
     executor       where ClientApps run; without it, `workers` processes, each with the app loaded once
     folder         where the run is kept; started again after it was killed, it goes on to the same record
     on_progress    is told the virtual time and the updates so far
+
+    Example:
+        >>> from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+        >>> from flwr.clientapp import ClientApp
+        >>> from flwr.serverapp import ServerApp
+        >>> from fedtempo.flower import FedFix, simulate_app
+        >>> client_app, server_app = ClientApp(), ServerApp()
+        >>> @client_app.train()
+        ... def train(message, context):  # half the way to a number of its own
+        ...     [model] = message.content["arrays"].to_numpy_ndarrays()
+        ...     model = (model + context.node_config["partition-id"]) / 2
+        ...     reply = {"arrays": ArrayRecord([model]), "metrics": MetricRecord({"num-examples": 1})}
+        ...     return Message(RecordDict(reply), reply_to=message)
+        >>> @server_app.main()
+        ... def main(grid, context):
+        ...     FedFix(wait=1).start(grid, ArrayRecord([np.zeros(1)]), num_rounds=100)
+        >>> result = simulate_app(server_app, client_app, times=ft.FixedTimes([4, 2, 1]), until=4)
+        >>> [(round.time, round.contributors) for round in result.rounds]
+        [(1.0, ('node 2',)), (2.0, ('node 1', 'node 2')), (3.0, ('node 2',)), (4.0, ('node 0', 'node 1', 'node 2'))]
     """
     found = app_folder(cast(Path, server_app)) if _is_folder(server_app) else None
     config = overridden(found.config, run_config or {}) if found is not None else dict(run_config or {})

@@ -43,6 +43,23 @@ class TorchProblem(Problem):
 
     It is a `Problem` in all that the clock, the weights and the histories ask for. Its model is run by PyTorch
     (``engine="torch"``), or by the compiled engines where it can be made a JAX function.
+
+    `model` is a module, or a function that makes one: then each seed of a study starts from another. `loss` and
+    `metrics` take (output, target) and return the mean over the batch. `data` is one data set per client, or one data
+    set with the row numbers of each client in `parts`; `test` is one more. `forward(model, batch)` replaces the
+    module's call, `target` names the target in batches that are dictionaries. `buffers` says what becomes of running
+    statistics: "average", "client" or "frozen". `collate` and ``stack=False`` are for items that cannot be stacked.
+    `importance` is "uniform", "rows" or one value per client, `device` the CUDA device if there is one, else the
+    processor. docs/pytorch.md is the guide.
+
+    Example:
+        >>> import torch
+        >>> data = [(torch.full((8, 3), float(i)), torch.arange(8) % 2) for i in range(3)]
+        >>> problem = ft.torch.problem(torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy, data)
+        >>> isinstance(problem, ft.torch.TorchProblem), problem.num_clients, problem.num_parameters
+        (True, 3, 8)
+        >>> print(*ft.weights(ft.FedFix(1), ft.FixedTimes([3, 2, 1])))  # clocks and weights need no module
+        1 2/3 1/3
     """
 
     framework = "torch"
@@ -282,6 +299,20 @@ class TorchProblem(Problem):
 
 
 problem = TorchProblem
+"""A federated problem of a PyTorch module: `TorchProblem`, under the name by which it is called.
+
+Example:
+    >>> import torch
+    >>> data = [(torch.full((8, 3), float(i)), torch.arange(8) % 2) for i in range(3)]  # (x, y) of each client
+    >>> problem = ft.torch.problem(
+    ...     model=lambda: torch.nn.Linear(3, 2), loss=torch.nn.functional.cross_entropy, data=data
+    ... )
+    >>> problem
+    TorchProblem(Linear: 3 clients, 24 rows, 8 parameters)
+    >>> history = ft.simulate(problem, ft.FedFix(1), ft.FixedTimes([3, 2, 1]), until=6, points=2)
+    >>> {name: tuple(tensor.shape) for name, tensor in history.model().state_dict().items()}
+    {'weight': (2, 3), 'bias': (2,)}
+"""
 
 
 def _first(rows: Any, count: int) -> Any:

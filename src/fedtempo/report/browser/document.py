@@ -34,7 +34,15 @@ ENDINGS = (".html", ".htm")
 class WebPage:
     """A page that stands alone: `save` writes it, a notebook shows it.
 
-    It needs no network, and works from a file as from a server.
+    It needs no network, and works from a file as from a server. `to_html` of plans, histories and recommendations
+    makes one.
+
+    Example:
+        >>> page = ft.compare(ft.FixedTimes([1, 2, 2.5])).to_html()
+        >>> page.title
+        '3 clients, fixed times'
+        >>> page.save("plan.html")
+        PosixPath('plan.html')
     """
 
     title: str
@@ -43,8 +51,7 @@ class WebPage:
     def save(self, path: str | Path) -> Path:
         """Write it whole; the name ends in .html."""
         place = Path(path)
-        if not is_page(place):
-            raise InputError(f"{place}: a page for a browser ends in .html, as plan.html")
+        check_page(place)
         content = self.html.encode()
         write_whole(place, lambda file: file.write(content))
         return place
@@ -60,6 +67,12 @@ class WebPage:
 def is_page(path: Path) -> bool:
     """Whether a file of that name is to be a page for a browser."""
     return path.suffix.lower() in ENDINGS
+
+
+def check_page(path: Path) -> None:
+    """Refuse a file name that is not a page's."""
+    if not is_page(path):
+        raise InputError(f"{path}: a page for a browser ends in .html, as plan.html")
 
 
 def document(

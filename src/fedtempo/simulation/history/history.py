@@ -61,6 +61,30 @@ class History(display.Shown):
     """Measures over virtual time for every scheme, weight rule, hyper-parameter and seed; `dataset` holds them.
 
     ``print(history)`` shows the table and the sentences of ``fedtempo show``.
+
+    `best`, `final`, `time_to`, `select`, `table`, `plot` and `model` read it; ``ft.History.load(path)`` reads what
+    `save` wrote.
+
+    Example:
+        >>> problem, times = ft.problems.quadratics(4), ft.FixedTimes([4, 2, 1, 1])
+        >>> schemes, local = [ft.FedAvg(), ft.FedFix(1)], ft.LocalSGD(lr=[0.1, 0.3])
+        >>> history = ft.simulate(problem, schemes, times, until=20, local=local)
+        >>> dict(history.dataset.loss.sizes)
+        {'scheme': 2, 'weights': 1, 'local_lr': 2, 'seed': 1, 'time': 101}
+        >>> best = history.best()  # each scheme at its best learning rate
+        >>> best.table()[["scheme", "local_lr", "loss"]].round(3)
+              scheme  local_lr   loss
+        0     FedAvg       0.3  0.334
+        1  FedFix(1)       0.3  0.275
+        >>> best.time_to(0.3).squeeze().to_series()
+        scheme
+        FedAvg        NaN
+        FedFix(1)    12.0
+        Name: time to loss 0.3, dtype: float64
+        >>> best.model(scheme="FedFix(1)").num_parameters
+        20
+        >>> history.save("history.nc")
+        >>> _ = best.plot(path="loss.png")  # and best.to_parquet("loss.parquet")
     """
 
     dataset: xr.Dataset

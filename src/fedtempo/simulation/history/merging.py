@@ -42,6 +42,21 @@ def merge(histories: Mapping[str, History] | Sequence[History], *, dim: str | No
 
     With `dim`, "times" or "problem", give them by name: each is a setting, the names become a dimension, and `best`
     chooses in each setting by itself.
+
+    Example:
+        >>> problem, local = ft.problems.quadratics(4), ft.LocalSGD(lr=0.3)
+        >>> fast, slow = ft.FixedTimes.spread(4, 20), ft.FixedTimes.spread(4, 80)
+        >>> runs = {"F20": fast, "F80": slow}
+        >>> found = {
+        ...     name: ft.simulate(problem, ft.FedFix("1/2"), times, until=5, local=local)
+        ...     for name, times in runs.items()
+        ... }
+        >>> history = ft.merge(found, dim="times")
+        >>> history.final().squeeze().to_series().round(3)
+        times
+        F20    0.334
+        F80    0.302
+        Name: loss, dtype: float64
     """
     if dim is not None and dim not in SETTINGS:
         raise InputError(f"dim: {dim!r} is not a setting; use {' or '.join(map(repr, SETTINGS))}")

@@ -93,6 +93,21 @@ class Model(Shown):
     """The parameters that one run ended with, which run it was, and the problem's state.
 
     ``print(model)`` lists its arrays, without their numbers.
+
+    Example:
+        >>> problem, times = ft.problems.digits(4), ft.FixedTimes([4, 2, 1, 1])
+        >>> model = ft.simulate(problem, ft.FedFix(1), times, until=4, points=2).model()
+        >>> print(model)
+        FedFix(1), time-based weights, local_steps 1, batch_size 32, local_lr 0.1, server_lr 1, seed 0: 650
+        parameters, 2600 bytes
+        <BLANKLINE>
+        Arrays
+        name     kind       shape  dtype    numbers
+        bias     parameter  10     float32       10
+        weights  parameter  10×64  float32      640
+        >>> model.save("model.npz")
+        >>> ft.Model.load("model.npz").params["bias"].shape
+        (10,)
     """
 
     parameters: Any

@@ -38,7 +38,18 @@ _START = "start"
 
 @dataclass(frozen=True)
 class LowRank(Compression):
-    """Matrices as P Qᵀ with `rank` columns each: ``LowRank(2)``, with a memory unless that is switched off."""
+    """Matrices as P Qᵀ with `rank` columns each: ``LowRank(2)``, with a memory unless that is switched off.
+
+    Example:
+        >>> import jax
+        >>> low = ft.LowRank(rank=2)
+        >>> low.num_bytes({"matrix": np.zeros((100, 50), np.float32), "vector": np.zeros(50, np.float32)})  # of 20200
+        1400
+        >>> change = np.outer([1, 2, 3, 4, 5], [1, 0, -1, 0, 2]).astype(np.float32)  # of rank 1: nothing is lost
+        >>> sent, kept = low.compress(change, low.start(change), jax.random.key(0))
+        >>> bool(abs(sent - change).max() < 1e-5)
+        True
+    """
 
     rank: int = 2
     error_feedback: bool = True

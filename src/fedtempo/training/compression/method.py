@@ -34,7 +34,29 @@ ERROR = "error"
 
 
 class Compression(ABC):
-    """How a client compresses its contribution. Frozen; what a client keeps is a state, a pytree."""
+    """How a client compresses its contribution. Frozen; what a client keeps is a state, a pytree.
+
+    One's own says how many numbers an array takes (`layout`), what the server gets of it in JAX (`send`), and the same
+    as bytes (`pack`, `unpack`); `keep` is for what a client remembers. It passes where ``using(compression=…)`` is.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Signs(ft.Compression):  # a byte an entry: its sign, times the mean of all sizes
+        ...     def layout(self, shape, dtype):
+        ...         return {"signs": int(np.prod(shape)), "scales": 1}
+        ...     def send(self, x, kept, key):
+        ...         return abs(x).mean() * (2.0 * (x >= 0) - 1.0), {}
+        ...     def pack(self, x, kept, key):
+        ...         return {"signs": (x >= 0).astype(np.uint8).ravel(), "scales": np.array([abs(x).mean()])}, {}
+        ...     def unpack(self, parts, shape, dtype):
+        ...         return (parts["scales"][0] * (2.0 * parts["signs"] - 1.0)).reshape(shape)
+        >>> model = np.zeros(1000, np.float32)
+        >>> Signs().num_bytes(model), model.nbytes
+        (1004, 4000)
+        >>> print(ft.FedAvg().using(compression=Signs()))
+        FedAvg + Signs
+    """
 
     name: ClassVar[str]
     unbiased: ClassVar[bool]

@@ -34,7 +34,23 @@ _TINY = np.finfo(np.float32).tiny
 
 @dataclass(frozen=True)
 class QSGD(Compression):
-    """Unbiased stochastic quantisation to `levels` levels: ``QSGD(4)``, ``QSGD(7, bucket=512)``."""
+    """Unbiased stochastic quantisation to `levels` levels: ``QSGD(4)``, ``QSGD(7, bucket=512)``.
+
+    Entries of a `bucket` (None: an array) share a norm, "max" or "euclidean". Nothing is remembered, since it is right
+    on average.
+
+    Example:
+        >>> import jax
+        >>> qsgd = ft.QSGD(levels=4)
+        >>> change = np.array([4.0, -0.5, 1.0, -2.0], np.float32)
+        >>> for seed in range(3):
+        ...     print(qsgd.compress(change, (), jax.random.key(seed))[0])
+        [ 4. -1.  1. -2.]
+        [ 4. -1.  1. -2.]
+        [ 4. -0.  1. -2.]
+        >>> qsgd.num_bytes(np.zeros(1000, np.float32))  # of 4000
+        504
+    """
 
     levels: int = 4
     bucket: int | None = None

@@ -29,7 +29,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class TopK(Compression):
-    """The largest entries of each array: ``TopK(0.01)``, with a memory of the others unless that is switched off."""
+    """The largest entries of each array: ``TopK(0.01)``, with a memory of the others unless that is switched off.
+
+    `share` is the share of the entries that is sent, above 0 and at most 1; `error_feedback` says whether the others
+    are remembered.
+
+    Example:
+        >>> import jax
+        >>> top = ft.TopK(0.25)
+        >>> change = np.array([4.0, -0.5, 1.0, -2.0], np.float32)
+        >>> sent, kept = top.compress(change, top.start(change), jax.random.key(0))
+        >>> print(sent, kept)  # what is not sent is remembered, and added to the next contribution
+        [4. 0. 0. 0.] ({'error': Array([ 0. , -0.5,  1. , -2. ], dtype=float32)},)
+        >>> print(top.label, top.num_bytes(np.zeros(1000, np.float32)), "of 4000 bytes")
+        TopK(25 %) 1125 of 4000 bytes
+    """
 
     share: Exact
     """The share of an array's entries that is sent; a float means its decimal."""

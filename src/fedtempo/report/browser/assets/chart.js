@@ -1,10 +1,10 @@
 // A chart of lines: hide them by what they belong to, zoom by drawing a box, read values by pointer or keys.
 //
 //   FT.chart(host, {title, x: {label, log}, y: {label, log}, lines, dims, marks, height})
-//   a line   {label, keys: {scheme: "FedAvg"}, colour, dash, xs, ys, low, high, dots}; low and high are its band;
-//            one that is `cut` ends in a cross, and is no measure for the axis where there are others
-//   a dim    {name, values: [{value, label, colour, dash, off}]}: a line is seen where all its keys are switched on
-//   a mark   {x, label}: a line across the chart
+//   a line   {label, keys: {scheme: "FedAvg"}, colour, dash, xs, ys, low, high, dots, wide, faint}; low and high are its
+//            band, of bandOpacity; one that is `cut` ends in a cross, and is no measure for the axis where there are others
+//   a dim    {name, label, values: [{value, label, colour, dash, off}]}: a line is seen where all its keys are switched on
+//   marks    [{x}] are lines down, marksY [{y, label}] lines across
 //
 // Charts that share switches: `off`, a Map, is of all of them; one has the dims, `keysAt` is where they are shown, and
 // `turned` is called when one was switched.
@@ -122,7 +122,7 @@ FT.chart = (host, given) => {
     const lines = spec.lines.filter(isOn);
     const logX = state.logX && canLog(lines, "xs");
     const logY = state.logY && canLog(lines, "ys");
-    const xs = state.zoom?.x || padded(extent(lines, logX, ["xs"]), logX, logX ? 0.02 : 0);
+    const xs = state.zoom?.x || padded(extent(lines, logX, ["xs"]), logX, logX || lines.some((line) => line.dots) ? 0.02 : 0);
     const inside = (x) => x >= xs[0] && x <= xs[1];
     const whole = lines.filter((line) => !line.cut);
     let range = extent(whole.length ? whole : lines, logY, ["ys"], inside);
@@ -159,7 +159,7 @@ FT.chart = (host, given) => {
       if (line.low) front.append(FT.svg("path", { class: "band", d: band(line, x, y, ys[0]), style: `fill:${line.colour}${line.bandOpacity ? `;opacity:${line.bandOpacity}` : ""}` }));
     }
     for (const line of lines) {
-      line.drawn = FT.svg("path", { class: "line", d: path(line, x, y), style: `stroke:${line.colour}`, "stroke-dasharray": line.dash });
+      line.drawn = FT.svg("path", { class: line.wide ? "line wide" : line.faint ? "line faint" : "line", d: path(line, x, y), style: `stroke:${line.colour}`, "stroke-dasharray": line.dash });
       front.append(line.drawn);
       if (line.dots || line.xs.length === 1) {
         line.xs.forEach((at, k) => {
@@ -188,7 +188,7 @@ FT.chart = (host, given) => {
     const cursor = FT.svg("g", { class: "reading" });
     svg.replaceChildren(FT.svg("clipPath", { id: clip }, FT.svg("rect", area)), back, front, cursor);
     if (lines.length === 0) {
-      svg.append(FT.svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, spec.lines.length ? "Everything is hidden." : "Nothing is measured yet."));
+      svg.append(FT.svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, spec.lines.length ? "Everything is hidden." : "There is nothing to show."));
     }
     toolX.setAttribute("aria-pressed", String(state.logX));
     toolY.setAttribute("aria-pressed", String(state.logY));
