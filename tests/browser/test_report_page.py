@@ -90,6 +90,15 @@ def test_an_axis_is_switched_and_what_diverged_has_a_cross(opened) -> None:
     assert crosses.count() == 2
 
 
+def test_what_is_read_stands_inside_the_chart(opened) -> None:
+    svg = opened.locator("figure.chart").first.locator("svg[tabindex]")
+    svg.hover(position={"x": 400, "y": 150})
+    chart, tip = svg.bounding_box(), opened.locator(".tip:visible").bounding_box()
+    assert chart["y"] <= tip["y"] <= chart["y"] + chart["height"] / 4
+    assert chart["x"] <= tip["x"]
+    assert tip["x"] + tip["width"] <= chart["x"] + chart["width"]
+
+
 def test_hostile_names_are_shown_as_text_on_a_phone_too(opened) -> None:
     assert opened.title() == HOSTILE
     assert opened.locator("h1").inner_text() == HOSTILE
