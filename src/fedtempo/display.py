@@ -174,5 +174,19 @@ def bound_figure(found: Any, *, path: str | Path | None, style: str) -> Figure:
     return draw(found, path=_path(path), style=style)
 
 
+def history_html(history: Any, *, target: float | None, path: str | Path | None) -> WebPage:
+    """The study as a page for a browser; with `path` also a file."""
+    from fedtempo.report.browser.history import history_document
+
+    return _kept(lambda: history_document(history, target=target), path)
+
+
+def recommendation_html(made: Any, *, path: str | Path | None) -> WebPage:
+    """The choice and what it was compared with as a page for a browser; with `path` also a file."""
+    from fedtempo.report.browser.recommendation import recommendation_document
+
+    return _kept(lambda: recommendation_document(made), path)
+
+
 def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)

@@ -280,6 +280,13 @@ def test_the_command_runs_draws_and_draws_again_from_results(small, tmp_path, ca
     )
     assert (code, err) == (0, "")
     assert [p.name for p in again.iterdir()] == ["small.png"]
+    words = ("reproduce", small, "--from-results", str(out), "--out", str(again), "--format", "html")
+    code, said, err = in_process(capsys, monkeypatch, *words)
+    assert (code, err) == (0, "")
+    html = (again / "small.html").read_text(encoding="utf-8")
+    assert "<h1>Weights on digits (quick)</h1>" in html
+    assert "Not run: Even." in html
+    assert "fedtempo reproduce small.toml --scale quick" in html
 
 
 def test_the_command_says_what_is_wrong(small, tmp_path, capsys, monkeypatch):

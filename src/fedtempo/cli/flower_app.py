@@ -330,10 +330,15 @@ def _progress(label: str, until: float | None, quiet: bool) -> Iterator[Callable
 def present_app(folder: Path, out: list[Path] | None = None) -> None:
     """The runs side by side, on standard output and as figures in the folder."""
     from fedtempo.flower.virtual.runs import read_runs, save_runs, show_runs
+    from fedtempo.flower.virtual.runs_document import runs_document
+    from fedtempo.report.browser.document import is_page
 
     runs = read_runs(folder)
     show_runs(runs)
     paths = out or [folder / "app.png", folder / "app.svg"]
     for path in paths:
-        save_runs(runs, path)
+        if is_page(path):
+            runs_document(folder, runs).save(path)
+        else:
+            save_runs(runs, path)
     typer.echo(f"\n{', '.join(str(path) for path in paths)}; each run: fedtempo show {folder}/…")

@@ -41,7 +41,7 @@ def reproduce(
     part: Annotated[
         list[str] | None, typer.Option("--part", help="Only this part, as mnist; repeat for more.", show_default=False)
     ] = None,
-    picture: Annotated[str, typer.Option("--format", help="svg, png or pdf.")] = "svg",
+    picture: Annotated[str, typer.Option("--format", help="svg, png or pdf; html for a page for a browser.")] = "svg",
     data_dir: DataDir = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results of another setting.")] = False,
     verbose: o.Verbose = 0,
@@ -58,8 +58,8 @@ def reproduce(
     from fedtempo.paper.figure_file import FIGURES, read_figure
     from fedtempo.report.style import ENDINGS
 
-    if picture not in ENDINGS:
-        raise InputError(f"--format: {picture!r} is not known; use one of {', '.join(ENDINGS)}")
+    if picture not in (*ENDINGS, "html"):
+        raise InputError(f"--format: {picture!r} is not known; use one of {', '.join(ENDINGS)}, or html for a page")
     names = [name for given in what for name in ((*FIGURES, "claims") if given == "all" else (given,))]
     figures = [read_figure(name, scale) for name in dict.fromkeys(names) if name != "claims"]
     wanted = _wanted(figures, part)
@@ -149,7 +149,13 @@ def _read(
 def _present(figure: Figure, results: dict[str, History], path: Path) -> None:
     from fedtempo.paper.drawing import draw, note
 
-    draw(figure, results, path)
+    if path.suffix == ".html" and figure.parts:
+        from fedtempo.paper.reproduction_page import figure_document
+
+        figure_document(figure, results, path.parent).save(path)
+    else:
+        path = path.with_suffix(".svg") if path.suffix == ".html" else path  # a timeline is a picture
+        draw(figure, results, path)
     where = f" ({figure.place})" if figure.place else ""
     typer.echo(f"{path}: {figure.title}{where}. {note(figure, results) if results else figure.about}")
 

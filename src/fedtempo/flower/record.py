@@ -40,6 +40,7 @@ from fedtempo.schemes.table import scheme_of as read_scheme
 if TYPE_CHECKING:
     from fedtempo.grid import Value
     from fedtempo.problems.problem import Problem
+    from fedtempo.report.browser.document import WebPage
     from fedtempo.simulation.engine.numerics import Precision
     from fedtempo.training.server_rules import Server
     from fedtempo.training.solvers import LocalOptax
@@ -125,6 +126,31 @@ class Record:
         scale = self.unit / NANOSECOND
         ticks = self.timeline.ends.tolist()
         return np.array([-(-end * scale.numerator // scale.denominator) for end in ticks], dtype=np.int64)
+
+    @property
+    def round_seconds(self) -> dict[int, float]:
+        """When each model was there, by the number under which it is measured: 0, then the rounds with updates."""
+        return dict(enumerate([0.0, *(self.ends[self._taking] / 1e9).tolist()]))
+
+    @property
+    def round_updates(self) -> dict[int, int]:
+        """By the same numbers, how many updates rounds had taken."""
+        return dict(enumerate([0, *self.timeline.offsets[1:][self._taking].tolist()]))
+
+    def to_html(self, path: str | Path | None = None) -> WebPage:
+        """The run beside its simulation and its plan as a page for a browser; with `path` also a file."""
+        from fedtempo.flower.comparison import compared
+        from fedtempo.flower.run_document import run_document
+
+        page = run_document(compared(self))
+        if path is not None:
+            page.save(path)
+        return page
+
+    @property
+    def _taking(self) -> np.ndarray:
+        """Which rounds took updates."""
+        return np.diff(self.timeline.offsets) > 0
 
     @property
     def told(self) -> tuple[LoggedEvent | LoggedMeasure, ...]:

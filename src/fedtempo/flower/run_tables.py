@@ -1,20 +1,17 @@
-"""A recorded run on a terminal: reality beside simulation and plan, measures, client by client, what went wrong.
+"""A recorded run in tables: reality beside simulation and plan, measures, client by client, what went wrong.
 
 Names come from clients and folders: they are printed as they are, without what a terminal or Rich would make of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from rich.console import Console
-from rich.markup import escape
+from collections.abc import Callable, Iterator, Sequence
 
 from fedtempo.flower.comparison import Comparison, RunNumbers
 from fedtempo.flower.courses import Course, courses
 from fedtempo.flower.result import in_bytes
 from fedtempo.flower.text import clean
-from fedtempo.report.page import console, titled_table
+from fedtempo.report.page import BLANK, Grid, Line, Page, names, page, table
 from fedtempo.report.text import NONE, counted, short
 from fedtempo.schemes.table import NamedRule
 
@@ -32,20 +29,24 @@ _MOST_MEASURES = 12
 
 
 def show_run(run: Comparison) -> None:
-    """The run, its clients, its faults, and how to read the columns."""
-    out = console()
-    out.print(
-        f"[bold]{_word(run.record.scheme.label)} on Flower[/bold]: {counted(len(run.active), 'client')} took part, "
-        f"{float(run.length):.1f} s of training"
+    """Print it."""
+    run_page(run).show()
+
+
+def run_page(run: Comparison, *, most: int = _MOST_MEASURES) -> Page:
+    """The run, its measures (the first `most` of them), its clients, its faults, and how to read the columns."""
+    took = f" on Flower: {counted(len(run.active), 'client')} took part, {float(run.length):.1f} s of training"
+    name = clean(run.record.scheme.label)
+    begin, end = took.split(":", 1)
+    return page(
+        Line(f":{end}", bold=f"{name}{begin}"),
+        _totals(run),
+        *_measures(courses(run.record.measured), most),
+        clients_grid(run),
+        _faults(run) if run.record.faults else None,
+        BLANK,
+        *_reading(run),
     )
-    _show_totals(out, run)
-    _show_measures(out, courses(run.record.measured))
-    _show_clients(out, run)
-    if run.record.faults:
-        _show_faults(out, run)
-    out.print()
-    for sentence in _reading(run):
-        out.print(sentence, soft_wrap=not out.is_terminal)
 
 
 def order_of(names: Sequence[str]) -> list[int]:
@@ -54,72 +55,63 @@ def order_of(names: Sequence[str]) -> list[int]:
     return sorted(range(len(names)), key=lambda i: (int(names[i]) if whole else 0, names[i]))
 
 
-def _show_totals(out: Console, run: Comparison) -> None:
-    table = titled_table(out, "The run")
-    table.add_column("", no_wrap=True)
-    for name in ("reality", "simulation", "plan"):
-        table.add_column(name, justify="right")
-    for name, number in _ROWS.items():
-        columns = (run.reality, run.simulation, run.plan)
-        table.add_row(name, *(NONE if column is None else _number(number(column)) for column in columns))
+def _totals(run: Comparison) -> Grid:
+    columns = (run.reality, run.simulation, run.plan)
+    rows = [
+        (name, *(NONE if column is None else _number(number(column)) for column in columns))
+        for name, number in _ROWS.items()
+    ]
     received = int(run.record.bytes_up.sum())
     if received:  # older records do not tell
-        table.add_row("received", in_bytes(received), NONE, NONE)
-    out.print(table)
+        rows.append(("received", in_bytes(received), NONE, NONE))
+    return table("The run", (names(""), "reality", "simulation", "plan"), rows)
 
 
-def _show_measures(out: Console, found: Sequence[Course]) -> None:
+def _measures(found: Sequence[Course], most: int) -> Iterator[Grid | Line]:
     """The last and the best of each measure; below, what is plainly wrong."""
     if not found:
         return
-    table = titled_table(out, "Measures of the model")
-    table.add_column("", no_wrap=True)
-    table.add_column("by", no_wrap=True)
-    for name in ("rounds", "best", "in round", "last", "in round"):
-        table.add_column(name, justify="right")
-    for course in found[:_MOST_MEASURES]:
+    rows = []
+    for course in found[:most]:
         best = (NONE, NONE) if course.best is None else (f"{course.best[1]:.4g}", str(course.best[0]))
         last = (f"{course.last[1]:.4g}", str(course.last[0]))
-        table.add_row(_word(course.name), course.whose, str(course.rounds), *best, *last)
-    out.print(table)
-    if len(found) > _MOST_MEASURES:
-        out.print(f"and {len(found) - _MOST_MEASURES} more")
+        rows.append((clean(course.name), course.whose, str(course.rounds), *best, *last))
+    heads = (names(""), names("by"), "rounds", "best", "in round", "last", "in round")
+    yield table("Measures of the model", heads, rows)
+    if len(found) > most:
+        yield Line(f"and {len(found) - most} more")
     for wrong in filter(None, (course.wrong for course in found)):
-        out.print(f"[bold red]{_word(wrong)}.[/bold red]", soft_wrap=not out.is_terminal)
+        yield Line(f"{clean(wrong)}.", alarm=True)
 
 
-def _show_clients(out: Console, run: Comparison) -> None:
-    table = titled_table(out, "Clients: share of rounds in reality, simulation and plan; weights and their effect")
-    table.add_column("client", no_wrap=True)
-    names = ("s per job", "jobs", "reality", "simulation", "plan", "weight used", "planned", "counted for", "p")
-    for name in names:
-        table.add_column(name, justify="right")
+def clients_grid(run: Comparison) -> Grid:
+    """A row a client that took part."""
+    rows = []
     for i in order_of(run.record.names):
         client = run.clients[i]
-        table.add_row(
-            _word(client.name),
-            _number(client.seconds),
-            str(client.jobs),
-            *(_share(share) for share in client.share),
-            _number(client.weight),
-            _number(client.planned_weight),
-            _share(client.counted),
-            _share(client.importance),
+        rows.append(
+            (
+                clean(client.name),
+                _number(client.seconds),
+                str(client.jobs),
+                *(_share(share) for share in client.share),
+                _number(client.weight),
+                _number(client.planned_weight),
+                _share(client.counted),
+                _share(client.importance),
+            )
         )
-    out.print(table)
+    heads = ("s per job", "jobs", "reality", "simulation", "plan", "weight used", "planned", "counted for", "p")
+    title = "Clients: share of rounds in reality, simulation and plan; weights and their effect"
+    return table(title, (names("client"), *heads), rows)
 
 
-def _show_faults(out: Console, run: Comparison) -> None:
-    table = titled_table(out, "What went wrong, and how often")
-    rows = [(run.clients[i].name, run.clients[i].faults) for i in order_of(run.record.names)]
-    rows = [(name, faults) for name, faults in [*rows, ("nobody's", run.server_faults)] if faults]
+def _faults(run: Comparison) -> Grid:
+    found = [(run.clients[i].name, run.clients[i].faults) for i in order_of(run.record.names)]
+    found = [(name, faults) for name, faults in [*found, ("nobody's", run.server_faults)] if faults]
     kinds = list(dict.fromkeys(fault.kind for fault in run.record.faults))
-    table.add_column("client", no_wrap=True)
-    for kind in kinds:
-        table.add_column(_word(kind), justify="right")
-    for name, faults in rows:
-        table.add_row(_word(name), *(str(faults.get(kind) or NONE) for kind in kinds))
-    out.print(table)
+    rows = [(clean(name), *(str(faults.get(kind) or NONE) for kind in kinds)) for name, faults in found]
+    return table("What went wrong, and how often", (names("client"), *map(clean, kinds)), rows)
 
 
 def _reading(run: Comparison) -> list[str]:
@@ -146,11 +138,6 @@ def _reading(run: Comparison) -> list[str]:
         few = counted(len(run.active), "client")
         said.append(f"Simulation and plan are FedAvg's: {few} took part, fewer than {run.record.scheme.label} takes.")
     return said
-
-
-def _word(text: str) -> str:
-    """A name of somebody else's."""
-    return escape(clean(text))
 
 
 def _number(value: float | None) -> str:

@@ -294,6 +294,13 @@ class Recommendation(Shown):
         """
         return display.recommendation_figure(self, path=path, style=style)
 
+    def to_html(self, path: str | Path | None = None) -> display.WebPage:
+        """As a page for a browser: one file with tables that sort, and curves that can be zoomed.
+
+        A notebook shows it; with `path`, which ends in .html, it is also written.
+        """
+        return display.recommendation_html(self, path=path)
+
     def table(self, *, every: bool = False) -> pd.DataFrame:
         """A row a scheme at its best learning rate, the best first; with `every` a row a scheme and rate."""
         return frame_of(self, every=every)

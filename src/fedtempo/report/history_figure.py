@@ -42,9 +42,8 @@ from fedtempo.report.style import (
     note_above,
     save_figure,
     scale,
-    titled,
 )
-from fedtempo.report.text import plain, signed
+from fedtempo.report.text import plain, signed, titled
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.selection import ALWAYS
 from fedtempo.simulation.history.summary import FAIR, Summary, summarise

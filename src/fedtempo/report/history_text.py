@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedtempo.grid import RATE
 from fedtempo.report.page import BLANK, Grid, Line, Page, page, table, words
@@ -292,13 +293,22 @@ def show_history(history: History, *, target: float | None = None) -> None:
 
 def history_page(history: History, *, target: float | None = None) -> Page:
     """The table of a study, and what it says in a few sentences; of several settings, one after the other."""
-    if not history.settings:
-        return page(headline(history), *_results(history, summarise(history, target=target)))
+    return summaries_page(history, summaries_of(history, target=target))
+
+
+def summaries_of(history: History, *, target: float | None = None) -> dict[Any, Summary]:
+    """The summary of each setting, by its name or names; of a study without several, by nothing."""
+    each = history.split() if history.settings else {(): history}
+    return {setting: summarise(one, target=target) for setting, one in each.items()}
+
+
+def summaries_page(history: History, summaries: Mapping[Any, Summary]) -> Page:
+    """The page of a history whose summaries are made."""
     parts = []
-    for setting, one in history.split().items():
+    for setting, summary in summaries.items():
         values = setting if isinstance(setting, tuple) else (setting,)
         where = ", ".join(f"{name} {value}" for name, value in zip(history.settings, values, strict=True))
-        parts += _results(one, summarise(one, target=target), where)
+        parts += _results(summary.history or history, summary, where)
     return page(headline(history), *parts)
 
 
@@ -306,7 +316,7 @@ def summary_page(summary: Summary) -> Page:
     """A summary with the sentences of the history that it is of; without that, its table alone."""
     if summary.history is None:
         return page(summary_grid(summary))
-    return page(headline(summary.history), *_results(summary.history, summary))
+    return summaries_page(summary.history, {(): summary})
 
 
 def _results(history: History, summary: Summary, where: str = "") -> list[Grid | Line]:

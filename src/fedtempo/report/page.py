@@ -29,6 +29,8 @@ class Line:
 
     text: str
     bold: str = ""
+    alarm: bool = False
+    """Whether it says that something is plainly wrong."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class Page:
         for k, part in enumerate(self.parts):
             if isinstance(part, Line):
                 text = Text.assemble((part.bold, "bold"), part.text)
+                text.stylize("bold red" if part.alarm else "")
                 out.print(text, soft_wrap=not out.is_terminal)
             else:
                 _print_grid(out, part, first=k == 0)
@@ -202,7 +205,8 @@ def _html(part: Line | Grid) -> str:
     if part == BLANK:
         return ""
     bold = f"<b>{html.escape(part.bold)}</b>" if part.bold else ""
-    return f'<p style="margin:0.3em 0">{bold}{html.escape(part.text)}</p>'
+    alarm = ";color:red;font-weight:bold" if part.alarm else ""
+    return f'<p style="margin:0.3em 0{alarm}">{bold}{html.escape(part.text)}</p>'
 
 
 def html_table(grid: Grid) -> str:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from fedtempo.errors import InputError
-from fedtempo.planning.recommendation import ENDED, Choice, Interval, Recommendation, Spent
+from fedtempo.planning.recommendation import ENDED, Choice, Interval, Spent
+from fedtempo.planning.saved_recommendation import AnyRecommendation
 from fedtempo.report.page import Column, Grid, Line, Page, names, page, table, words
 from fedtempo.report.text import NONE, both, cell, counted, differing
 
@@ -17,18 +18,18 @@ _TIMES = 9.995
 """Shares from here on are said as a multiple."""
 
 
-def show_recommendation(made: Recommendation) -> None:
+def show_recommendation(made: AnyRecommendation) -> None:
     """Print it."""
     recommendation_page(made).show()
 
 
-def recommendation_page(made: Recommendation) -> Page:
+def recommendation_page(made: AnyRecommendation) -> Page:
     """The choice first and how sure it is, then what it was chosen from and what that took."""
     return page(
         Line("", bold=f"{made.best.scheme.label} with local learning rate {made.best.local_lr:g}: {value_words(made)}"),
         _certainty(made),
         _fedavg(made),
-        _schemes(made),
+        schemes_grid(made),
         *_flower(made),
         _crossings(made),
         _spent(made),
@@ -40,12 +41,12 @@ def recommendation_page(made: Recommendation) -> Page:
 # -- words for the figure too
 
 
-def measure_name(made: Recommendation) -> str:
+def measure_name(made: AnyRecommendation) -> str:
     """What the values are, as "loss" or "test accuracy"; "time" where a loss is to be reached."""
     return "time" if made.objective.kind == "time-to" else _parted(made, float(made.until))[0]
 
 
-def value_words(made: Recommendation) -> str:
+def value_words(made: AnyRecommendation) -> str:
     """What the choice gives, as "loss 0.0142 at time 200"."""
     best, objective = made.best, made.objective
     end = float(made.until) * min(best.trained, 1.0)
@@ -59,7 +60,7 @@ def value_words(made: Recommendation) -> str:
     return f"{name} {best.loss:.4g} {when}{', where it was left' if best.trained < 1 else ''}"
 
 
-def _parted(made: Recommendation, end: float) -> tuple[str, str]:
+def _parted(made: AnyRecommendation, end: float) -> tuple[str, str]:
     """The measure's name, and when it is taken."""
     whole = made.objective.words(end)
     mark = " after " if made.objective.kind == "bytes" else " at time "
@@ -70,7 +71,7 @@ def _parted(made: Recommendation, end: float) -> tuple[str, str]:
 # -- sentences
 
 
-def _certainty(made: Recommendation) -> str:
+def _certainty(made: AnyRecommendation) -> str:
     """How much worse than the best it may be, and what cannot be told from it."""
     ties = f"{_listed([one.scheme.label for one in made.ties])} cannot be told from it" if made.ties else ""
     if len(made.cells) == 1:
@@ -85,7 +86,7 @@ def _certainty(made: Recommendation) -> str:
     return f"{'; '.join(filter(None, (said, ties)))}."
 
 
-def _fedavg(made: Recommendation) -> str | None:
+def _fedavg(made: AnyRecommendation) -> str | None:
     """What FedAvg would have given."""
     one, best, until = made.fedavg, made.best, float(made.until)
     if one is None or one.scheme.label == best.scheme.label or best.trained < one.trained:
@@ -112,14 +113,14 @@ def _fedavg(made: Recommendation) -> str | None:
     return f"{who} ends at {one.loss:.4g}, {_percent(abs(ratio - 1))} {'above' if ratio > 1 else 'below'} it."
 
 
-def _flower(made: Recommendation) -> Iterator[str]:
+def _flower(made: AnyRecommendation) -> Iterator[str]:
     try:
         yield f"On Flower: {made.line()}"
     except InputError:
         return
 
 
-def _crossings(made: Recommendation) -> str | None:
+def _crossings(made: AnyRecommendation) -> str | None:
     """Whether a shorter time would have had another choice, of those that can be compared over all of it."""
     if not made.crossings:
         followed = {label for label, _ in made.curves}
@@ -136,7 +137,7 @@ def _crossings(made: Recommendation) -> str | None:
     return f"{said[0].upper()}{said[1:]}."
 
 
-def _spent(made: Recommendation) -> str:
+def _spent(made: AnyRecommendation) -> str:
     spent = made.spent
     took = (
         f"It took {_updates(spent)}, {_seconds(spent.seconds)} and {counted(spent.trainings, 'training')}, "
@@ -162,7 +163,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def _pilot(made: Recommendation) -> Iterator[str]:
+def _pilot(made: AnyRecommendation) -> Iterator[str]:
     if made.pilot is not None:
         yield f"The pilot used {made.pilot_updates:.0f} of them and ended at loss {made.pilot.end_loss:.3g}."
 
@@ -170,26 +171,35 @@ def _pilot(made: Recommendation) -> Iterator[str]:
 # -- the table
 
 
-def _schemes(made: Recommendation) -> Grid:
+def schemes_grid(made: AnyRecommendation) -> Grid:
+    """A row a scheme at its best rate."""
+    about = "; ± is one standard error over seeds" if any(_has_error(one) for one in made.choices) else ""
+    return _grid(made, made.choices, f"Schemes, each at its best learning rate{about}")
+
+
+def cells_grid(made: AnyRecommendation) -> Grid:
+    """A row a scheme and rate that was trained at all."""
+    return _grid(made, made.cells, "Every scheme at every learning rate that was trained")
+
+
+def _grid(made: AnyRecommendation, cells: Sequence[Choice], title: str) -> Grid:
     value = measure_name(made)
-    seeds = any(_has_error(one) for one in made.choices)
     columns: list[Column | str] = [names("scheme"), "lr", value, "±", "behind", "seeds", "trained"]
     predicted = "predicted" if value == "loss" else "predicted loss"
-    rows = [list(_row(made, one)) for one in made.choices]
+    rows = [list(_row(made, one)) for one in cells]
     if made.prior is not None:
         columns.append(predicted)
-        for row, one in zip(rows, made.choices, strict=True):
+        for row, one in zip(rows, cells, strict=True):
             row.append("unstable" if one.predicted == math.inf else cell(one.predicted, ".3g"))
-    if any(one.why for one in made.choices):
+    if any(one.why for one in cells):
         columns.append(words("why no further"))
-        for row, one in zip(rows, made.choices, strict=True):
+        for row, one in zip(rows, cells, strict=True):
             row.append(one.why)
-    about = "; ± is one standard error over seeds" if seeds else ""
-    grid = table(f"Schemes, each at its best learning rate{about}", columns, rows)
+    grid = table(title, columns, rows)
     return grid if made.prior is None else replace(grid, spare=(predicted,))
 
 
-def _row(made: Recommendation, one: Choice) -> Iterator[str]:
+def _row(made: AnyRecommendation, one: Choice) -> Iterator[str]:
     yield one.scheme.label
     yield f"{one.local_lr:g}"
     yield _value(made, one)
@@ -203,7 +213,7 @@ def _has_error(one: Choice) -> bool:
     return one.seeds > 1 and math.isfinite(one.error)
 
 
-def _value(made: Recommendation, one: Choice) -> str:
+def _value(made: AnyRecommendation, one: Choice) -> str:
     end = float(made.until) * min(one.trained, 1.0)
     if math.isnan(one.loss):
         return NONE

@@ -268,12 +268,6 @@ def head(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
 
 
-def titled(attrs: dict[str, object], other: str) -> str:
-    """The name of a variable, with its unit."""
-    name, units = str(attrs.get("long_name", "") or other), str(attrs.get("units", ""))
-    return f"{name} [{units}]" if units not in ("", "1") and units not in name else name
-
-
 def floor_of(values: Floats) -> float:
     """The smallest value when all are positive, for bands on a logarithmic axis."""
     finite = values[np.isfinite(values)]

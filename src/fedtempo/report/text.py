@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NONE = "–"
@@ -60,3 +60,9 @@ def verb_for(several: Sequence[object], verb: str) -> str:
 def short(number: float) -> str:
     """A number with the digits that a table needs."""
     return f"{float(number):.4g}"
+
+
+def titled(attrs: Mapping[str, object], other: str) -> str:
+    """The name of a variable, with its unit."""
+    name, units = str(attrs.get("long_name", "") or other), str(attrs.get("units", ""))
+    return f"{name} [{units}]" if units not in ("", "1") and units not in name else name

@@ -25,7 +25,7 @@ from fedtempo.flower.courses import WHOSE, courses
 from fedtempo.flower.record import Record, recorded
 from fedtempo.flower.text import clean
 from fedtempo.report.inks import colours
-from fedtempo.report.page import console, titled_table
+from fedtempo.report.page import Column, Page, names, page, table
 from fedtempo.report.style import STYLE, bare, save_figure, scale
 from fedtempo.report.text import NONE
 
@@ -61,10 +61,7 @@ class AppRun(NamedTuple):
     @property
     def curves(self) -> list[Curve]:
         """Every measure of which somebody knows which way is better, the server's first."""
-        ends = {0: 0.0}
-        for number, end in enumerate(self.record.ends.tolist()):
-            if self.record.timeline.offsets[number + 1] > self.record.timeline.offsets[number]:
-                ends[len(ends)] = end / 1e9
+        ends = self.record.round_seconds
         found = []
         for course in courses(self.record.measured):
             kind = next(kind for kind, whose in WHOSE.items() if whose == course.whose)
@@ -109,19 +106,21 @@ def read_runs(folder: Path) -> list[AppRun]:
 
 
 def show_runs(runs: Sequence[AppRun]) -> None:
+    """Print it."""
+    runs_page(runs).show()
+
+
+def runs_page(runs: Sequence[AppRun]) -> Page:
     """A row a run, and who is done sooner."""
-    out = console()
-    table = titled_table(out, "The app in virtual time")
-    table.add_column("strategy", no_wrap=True)
     falling, rising = runs[0].curve(True), runs[0].curve(False)
     measures = [curve for curve in (falling, rising) if curve is not None]
-    for name in ("rounds", "updates", "staleness", "until"):
-        table.add_column(name, justify="right")
+    heads: list[Column | str] = [names("strategy"), "rounds", "updates", "staleness", "until"]
     for curve in measures:
-        table.add_column(f"{clean(curve.name)}, last", justify="right")
-        table.add_column("best", justify="right")
-    if falling is not None and len(runs) > 1:
-        table.add_column(f"reaches {runs[0].label}'s last loss after", justify="right")
+        heads += [f"{clean(curve.name)}, last", "best"]
+    compares = falling is not None and len(runs) > 1
+    if falling is not None and compares:
+        heads.append(f"reaches {clean(runs[0].label)}'s last loss after")
+    rows = []
     for run in runs:
         line = run.record.timeline
         cells = [str(line.num_rounds), str(line.num_updates), f"{line.staleness.mean():.2f}"]
@@ -129,13 +128,11 @@ def show_runs(runs: Sequence[AppRun]) -> None:
         for like in measures:
             own = run.curve(bool(like.falls))
             cells += [NONE, NONE] if own is None else [f"{own.values[-1]:.4g}", f"{_best(own):.4g}"]
-        if falling is not None and len(runs) > 1:
+        if falling is not None and compares:
             time = _done_after(run, falling)
             cells.append(NONE if time is None else f"{time:.4g}")
-        table.add_row(clean(run.label), *cells)
-    out.print(table)
-    for sentence in sentences(runs):
-        out.print(sentence, soft_wrap=not out.is_terminal)
+        rows.append((clean(run.label), *cells))
+    return page(table("The app in virtual time", heads, rows), *sentences(runs))
 
 
 def _best(curve: Curve) -> float:

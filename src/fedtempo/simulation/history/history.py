@@ -352,6 +352,13 @@ class History(display.Shown):
         """
         return display.history_figure(self, measure, over=over, axes=ax, path=path, style=style)
 
+    def to_html(self, path: str | Path | None = None, *, target: float | None = None) -> display.WebPage:
+        """The study as a page for a browser: one file with tables that sort, curves that can be zoomed, and settings.
+
+        A notebook shows it; with `path`, which ends in .html, it is also written.
+        """
+        return display.history_html(self, target=target, path=path)
+
     def __repr__(self) -> str:
         return display.history_line(self)
 

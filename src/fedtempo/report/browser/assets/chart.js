@@ -1,9 +1,13 @@
 // A chart of lines: hide them by what they belong to, zoom by drawing a box, read values by pointer or keys.
 //
 //   FT.chart(host, {title, x: {label, log}, y: {label, log}, lines, dims, marks, height})
-//   a line   {label, keys: {scheme: "FedAvg"}, colour, dash, xs, ys, low, high, dots, wide, faint}; low and high are its band
-//   a dim    {name, values: [{value, label, colour, dash}]}: a line is seen where all its keys are switched on
+//   a line   {label, keys: {scheme: "FedAvg"}, colour, dash, xs, ys, low, high, dots, wide, faint}; low and high are its
+//            band, of bandOpacity; one that is `cut` ends in a cross, and is no measure for the axis where there are others
+//   a dim    {name, label, values: [{value, label, colour, dash, off}]}: a line is seen where all its keys are switched on
 //   marks    [{x}] are lines down, marksY [{y, label}] lines across
+//
+// Charts that share switches: `off`, a Map, is of all of them; one has the dims, `keysAt` is where they are shown, and
+// `turned` is called when one was switched.
 "use strict";
 
 FT.ticks = (low, high, log, most) => {
@@ -58,7 +62,7 @@ FT.charts = 0;
 
 FT.chart = (host, given) => {
   let spec = given;
-  const state = { off: new Map(), zoom: null, logX: Boolean(spec.x.log), logY: Boolean(spec.y.log), at: null };
+  const state = { off: given.off || new Map(), zoom: null, logX: Boolean(spec.x.log), logY: Boolean(spec.y.log), at: null };
   const number = (FT.charts += 1);
   const margin = { left: 58, right: 16, top: 10, bottom: 40 };
   const title = FT.html("h3", { id: `chart-${number}` }, spec.title);
@@ -73,6 +77,7 @@ FT.chart = (host, given) => {
   const tools = FT.html("div", { class: "tools" }, toolX, toolY, reset);
   const figure = FT.html("figure", { class: "chart" }, title, keys, svg, tools, tip, said);
   host.append(figure);
+  if (given.keysAt) given.keysAt.append(keys);
 
   let view = null;
 
@@ -119,7 +124,8 @@ FT.chart = (host, given) => {
     const logY = state.logY && canLog(lines, "ys");
     const xs = state.zoom?.x || padded(extent(lines, logX, ["xs"]), logX, logX || lines.some((line) => line.dots) ? 0.02 : 0);
     const inside = (x) => x >= xs[0] && x <= xs[1];
-    let range = extent(lines, logY, ["ys"], inside);
+    const whole = lines.filter((line) => !line.cut);
+    let range = extent(whole.length ? whole : lines, logY, ["ys"], inside);
     for (const mark of spec.marksY || []) range = [Math.min(range[0], mark.y), Math.max(range[1], mark.y)];
     const ys = state.zoom?.y || padded(range, logY, 0.06);
     const x = FT.scale(xs[0], xs[1], margin.left, width - margin.right, logX);
@@ -150,7 +156,7 @@ FT.chart = (host, given) => {
     );
     const front = FT.svg("g", { "clip-path": `url(#${clip})` });
     for (const line of lines) {
-      if (line.low) front.append(FT.svg("path", { class: "band", d: band(line, x, y, ys[0]), style: `fill:${line.colour}` }));
+      if (line.low) front.append(FT.svg("path", { class: "band", d: band(line, x, y, ys[0]), style: `fill:${line.colour}${line.bandOpacity ? `;opacity:${line.bandOpacity}` : ""}` }));
     }
     for (const line of lines) {
       line.drawn = FT.svg("path", { class: line.wide ? "line wide" : line.faint ? "line faint" : "line", d: path(line, x, y), style: `stroke:${line.colour}`, "stroke-dasharray": line.dash });
@@ -161,6 +167,12 @@ FT.chart = (host, given) => {
           front.append(FT.svg("circle", { cx: x(at), cy: y(line.ys[k]), r: 3.2, style: `fill:${line.colour}` }));
         });
       }
+    }
+    for (const line of lines) {
+      const last = line.cut ? line.ys.findLastIndex((v, k) => v !== null && !(logY && v <= 0) && !(logX && line.xs[k] <= 0)) : -1;
+      if (last < 0) continue;
+      const [cx, cy] = [x(line.xs[last]), FT.clamp(y(line.ys[last]), margin.top + 6, height - margin.bottom - 6)];
+      front.append(FT.svg("path", { class: "cross", d: `M${cx - 4} ${cy - 4}l8 8m0 -8l-8 8`, style: `stroke:${line.colour}` }));
     }
     for (const mark of spec.marks || []) {
       if (mark.x < xs[0] || mark.x > xs[1] || (logX && mark.x <= 0)) continue;
@@ -238,7 +250,7 @@ FT.chart = (host, given) => {
     tip.hidden = false;
     const left = place > view.width / 2 ? place - tip.offsetWidth - 14 : place + 14;
     tip.style.left = `${FT.clamp(left, 0, Math.max(0, view.width - tip.offsetWidth))}px`;
-    tip.style.top = `${svg.offsetTop + margin.top}px`;
+    tip.style.top = `${svg.getBoundingClientRect().top - figure.getBoundingClientRect().top + margin.top}px`;
     if (pointer === null) said.textContent = text;
   }
 
@@ -320,10 +332,15 @@ FT.chart = (host, given) => {
     event.preventDefault();
   });
 
+  const turned = () => {
+    draw();
+    if (given.turned) given.turned();
+  };
+
   // The switches: a row for each dimension, a button for each of its values; a double click leaves that one alone on.
   function drawKeys() {
     keys.replaceChildren(...(spec.dims || []).map((dim) => {
-      const off = state.off.get(dim.name) || new Set();
+      const off = state.off.get(dim.name) || new Set(dim.values.filter((one) => one.off).map((one) => one.value));
       state.off.set(dim.name, off);
       const buttons = dim.values.map((one) => {
         const sign = FT.svg("svg", { "aria-hidden": "true", viewBox: "0 0 22 8" },
@@ -333,22 +350,22 @@ FT.chart = (host, given) => {
         button.addEventListener("click", () => {
           if (off.has(one.value)) off.delete(one.value); else off.add(one.value);
           button.setAttribute("aria-pressed", String(!off.has(one.value)));
-          draw();
+          turned();
         });
         button.addEventListener("dblclick", () => {
           off.clear();
           for (const other of dim.values) if (other.value !== one.value) off.add(other.value);
           drawKeys();
-          draw();
+          turned();
         });
         return button;
       });
       const all = dim.values.length > 6 ? FT.html("button", { type: "button", onclick: () => {
         if (off.size) off.clear(); else for (const one of dim.values) off.add(one.value);
         drawKeys();
-        draw();
+        turned();
       } }, "all / none") : null;
-      return FT.html("div", { class: "keys" }, FT.html("span", { class: "what" }, dim.name), ...buttons, all);
+      return FT.html("div", { class: "keys" }, FT.html("span", { class: "what" }, dim.label || dim.name), ...buttons, all);
     }));
   }
 
@@ -364,6 +381,7 @@ FT.chart = (host, given) => {
     figure,
     update(next) {
       const dims = JSON.stringify(spec.dims || []);
+      if (next.x.label !== spec.x.label) Object.assign(state, { zoom: null, logX: Boolean(next.x.log) });
       spec = next;
       title.textContent = spec.title;
       if (JSON.stringify(spec.dims || []) !== dims) drawKeys();
