@@ -22,6 +22,8 @@ from fedtempo.planning.explore import RULES, Exploration, Federation, Ruled, Set
 from fedtempo.planning.recommendation import Recommendation
 from fedtempo.report.browser.document import WebPage, asset, document, escape, rounded
 from fedtempo.report.browser.race import place_of, race_data
+from fedtempo.report.browser.recommendation import recommendation_body, recommendation_schemes
+from fedtempo.report.browser.tables import section
 from fedtempo.report.jobs import work_of
 from fedtempo.report.text import counted
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
@@ -46,21 +48,25 @@ KINDS: dict[type[Scheme], str] = {
 
 def plan_page(plan: Plan, recommendation: Recommendation | None = None) -> WebPage:
     """The page of a plan; with what a recommendation for the same clients has trained."""
+    if recommendation is not None and recommendation.times != plan.times:
+        raise InputError("recommendation: it is for other clients than the plan; make both with the same times")
     found = explore(plan)
-    data, scripts = page_data(found), ["chart.js", "lanes.js", "bars.js", "plan.js"]
+    data, body, scripts = page_data(found), page_body(title_of(found)), ["chart.js", "lanes.js", "bars.js", "plan.js"]
+    schemes = list(KINDS.values())
     if recommendation is not None:
-        if recommendation.times != plan.times:
-            raise InputError("recommendation: it is for other clients than the plan; make both with the same times")
         data["race"] = race_data(recommendation, _waits(found))
-        scripts.insert(-1, "race.js")
         best = place_of(recommendation.best.scheme)
         data["given"] |= best if best["kind"] in data["kinds"] else {}
+        schemes = list(dict.fromkeys([*schemes, *recommendation_schemes(recommendation)]))
+        tables, data["charts"] = recommendation_body(recommendation, schemes)
+        body += section("All that was trained", tables)
+        scripts = [*scripts[:-1], "race.js", "plan.js", "charts.js", "table.js"]
     return document(
         f"{counted(plan.times.num_clients, 'client')}, {plan.times.always.law} times",
-        page_body(title_of(found)),
+        body,
         data=data,
         scripts=scripts,
-        schemes=list(KINDS.values()),
+        schemes=schemes,
     )
 
 
