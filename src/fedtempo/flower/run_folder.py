@@ -25,7 +25,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
@@ -35,12 +34,6 @@ from numpy.typing import NDArray
 from fedtempo import files
 from fedtempo.errors import DataMissing, FedtempoError, InputError, ResultsConflict, StorageError
 from fedtempo.flower.arrays import Arrays
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # not a Unix: done without
-    fcntl = None
 
 log = logging.getLogger("flwr")
 
@@ -149,17 +142,13 @@ class RunFolder:
     def _hold(self, journal: BinaryIO) -> None:
         """Lock out other servers: two that write to one journal would destroy it."""
         self._lock = journal
-        if fcntl is None:
-            return
         try:
-            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.hold(journal)
         except BlockingIOError:
             self.release()
             raise ResultsConflict(
                 f"checkpoint: another server is writing to {self.path}; stop it first, or choose another folder"
             ) from None
-        except OSError:
-            return  # a file system without locks: done without
 
     def release(self) -> None:
         """Let others write here."""
