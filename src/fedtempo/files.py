@@ -253,6 +253,11 @@ def is_held(path: Path) -> bool | None:
     return False
 
 
+def process() -> dict[str, str | int]:
+    """Who this is, for those who find what it has left: `machine` tells whether they can ask for its locks."""
+    return {"host": platform.node(), "pid": os.getpid(), "machine": this_machine()}
+
+
 def this_machine() -> str:
     """A name of the machine since it was started; what a process of another one holds may not be seen here."""
     with suppress(OSError):

@@ -116,7 +116,7 @@ def test_a_long_run_costs_no_more_than_its_end(tmp_path, monkeypatch) -> None:
     grid = FakeGrid()
     grid.connect(100, shifting(1, 1, loss=0.5))
     AsyncFedAvg(**on(grid, checkpoint=tmp_path, checkpoint_every=50)).start(grid, record_of(MODEL), num_rounds=200)
-    monkeypatch.setattr("fedtempo.flower.watching._TAIL", 5000)
+    monkeypatch.setattr("fedtempo.flower.watching.TAIL", 5000)
     seen = watched(tmp_path)
     assert [closed.server_round for closed in seen.rounds] == list(range(193, 201))
     assert seen.measures["train"][0] == 200

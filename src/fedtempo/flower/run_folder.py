@@ -63,6 +63,20 @@ class Tail(NamedTuple):
     """When it was saved, in seconds of the system's clock."""
 
 
+class Growth(NamedTuple):
+    """What a run has saved since an earlier look."""
+
+    state: dict[str, Any]
+    lines: list[str]
+    saved: float
+    end: int
+    """Bytes of the journal that are counted."""
+    crc: int
+    """Their checksum."""
+    anew: bool
+    """Whether the lines are all there are: the earlier look saw another run, or one that has lost its end."""
+
+
 def seal(line: str) -> str:
     """A line of the journal with its checksum."""
     return f'{line[:-1]},"crc":"{zlib.crc32(line.encode()):08x}"}}'
@@ -156,6 +170,10 @@ class RunFolder:
             self._lock.close()
             self._lock = None
 
+    def is_held(self) -> bool | None:
+        """Whether a server writes here, as far as this machine sees."""
+        return files.is_held(self._journal)
+
     # -- writing
 
     def write(
@@ -238,6 +256,10 @@ class RunFolder:
         """The state without its arrays, and the lines in the last `most` bytes."""
         return self._first_whole(lambda path: self._tail(path, most))
 
+    def growth(self, begin: int, crc: int) -> Growth:
+        """The state without its arrays, and the lines from byte `begin` on, before which there is that checksum."""
+        return self._first_whole(lambda path: self._growth(path, begin, crc))
+
     def _first_whole(self, read: Callable[[Path], _Read]) -> _Read:
         """What is read of the newer state, or else of the older one."""
         if not self.holds_a_run():
@@ -287,6 +309,25 @@ class RunFolder:
         if len(text) < end - begin or why:
             raise Damaged(f"{self._journal}: its end is damaged{why and f' ({why})'}")
         return Tail(state, [_SEAL.sub("}", line.decode()) for line in lines], saved)
+
+    def _growth(self, path: Path, begin: int, crc: int) -> Growth:
+        with self._opened(path) as archive:
+            state, saved = _document(archive), path.stat().st_mtime
+        end = int(state["journal"])
+        with _reading(self._journal), self._journal.open("rb") as file:
+            file.seek(begin)
+            text = file.read(max(end - begin, 0))
+            now = zlib.crc32(text, crc)
+            anew = begin == 0 or end < begin or state.get("journal_crc", now) != now
+            if anew and begin:
+                file.seek(0)
+                text = file.read(end)
+                now = zlib.crc32(text)
+        lines = text.splitlines()
+        _, why = _first_bad(lines)
+        if why or len(text) < (end if anew else end - begin):
+            raise Damaged(f"{self._journal}: its end is damaged{why and f' ({why})'}")
+        return Growth(state, [_SEAL.sub("}", line.decode()) for line in lines], saved, end, now, anew)
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[zipfile.ZipFile]:

@@ -60,3 +60,8 @@ def verb_for(several: Sequence[object], verb: str) -> str:
 def short(number: float) -> str:
     """A number with the digits that a table needs."""
     return f"{float(number):.4g}"
+
+
+def printable(said: str, *, lines: bool = False) -> str:
+    """Words of others without what a terminal takes for orders, in one line unless `lines` may stay."""
+    return "".join(char if char.isprintable() or (lines and char == "\n") else "�" for char in said)

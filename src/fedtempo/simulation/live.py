@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fedtempo.errors import in_one_line
-from fedtempo.files import hold, this_machine
+from fedtempo.files import hold, process
 
 if TYPE_CHECKING:
     from fedtempo.simulation.ledger import Ledger, Table
@@ -63,14 +62,14 @@ class Live:
         except OSError:
             return
         try:
-            locked = hold(file)
+            hold(file)
             file.truncate(0)
         except OSError:  # another process is at this study, or the disk has gone
             file.close()
             return
         self._file = file
-        who = {"host": platform.node(), "pid": os.getpid(), "machine": this_machine(), "locked": locked}
-        self._line(live=FORMAT, id=secrets.token_hex(8), **who, began_at=round(time.time(), 1), **about)
+        who = {**process(), "began_at": round(time.time(), 1)}
+        self._line(live=FORMAT, id=secrets.token_hex(8), **who, **about)
         self._write()
 
     def look(self, ledger: Ledger, *, last: bool = False) -> None:
