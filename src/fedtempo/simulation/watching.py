@@ -331,7 +331,7 @@ def _said(one: _LiveFile, condition: Condition) -> str:
         case "failed":
             return f"{job}{one.ended[1] if one.ended else ''}"
         case "killed":
-            return f"{job}{one.who} is gone, and has not said goodbye"
+            return f"{job}{one.who} is gone: it was killed, or its machine went down"
         case "silent":
             return f"{job}{one.who} gives no sign; from here it cannot be asked"
         case "stopped":

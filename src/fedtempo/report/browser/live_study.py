@@ -107,8 +107,8 @@ def _charts(curves: Sequence[Curve]) -> dict[str, Section]:
     inks = inks_of(differ["scheme"])
     kept = _kept(curves)
     note = f" (the {len(kept)} of {len(curves)} with the lowest loss)" if len(kept) < len(curves) else ""
-    dims = [_dim(name, values, inks) for name, values in differ.items() if len(values) > 1]
     second = next((name for name in differ if name != "scheme"), None)
+    dims = [_dim(name, values, inks, name == second) for name, values in differ.items() if len(values) > 1]
     found = {}
     for name in ordered:
         lines = [_line(curve, name, differ, inks, second) for curve in kept if name in curve.values]
@@ -157,11 +157,13 @@ def _line(
     return line(said, list(curve.times), list(mean_of(values)), colour, keys=keys, dash=dash, **band)
 
 
-def _dim(name: str, values: Sequence[str], inks: Mapping[str, str]) -> Section:
-    many = [
-        {"value": value} | ({"colour": inks[value]} if name == "scheme" else {"dash": dash_of(k)})
-        for k, value in enumerate(values)
-    ]
+def _dim(name: str, values: Sequence[str], inks: Mapping[str, str], dashed: bool) -> Section:
+    many: list[dict[str, str | None]] = [{"value": value} for value in values]
+    for k, one in enumerate(many):
+        if name == "scheme":
+            one["colour"] = inks[values[k]]
+        elif dashed:
+            one["dash"] = dash_of(k)
     return {"name": _said(name), "values": many}
 
 
