@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import webbrowser
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fedtempo.report.browser.live import Sections
 
 _EVERY = 2.0
-_HERE = "127.0.0.1"
+_HERE = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def watch(
             help="Who can reach the page: 127.0.0.1 is this machine alone; 0.0.0.0 is everyone on its networks, who "
             "read what passes, token included: there is no encryption.",
         ),
-    ] = _HERE,
+    ] = _HERE[0],
     show: Annotated[bool, typer.Option("--open", help="Open the page in your browser.")] = False,
     track: Track = None,
 ) -> None:
@@ -66,7 +67,7 @@ def watch(
 
     The folder is only read, but for what --track writes there unless it is given a place.
     """
-    if (text or once) and (port is not None or host != _HERE or show):
+    if (text or once) and (port is not None or host != _HERE[0] or show):
         raise InputError("--port, --host and --open: they are for the page; leave them out, or --text and --once")
     opened = _opened(folder)
     if text or once:
@@ -104,7 +105,7 @@ def _in_terminal(look: Callable[[bool], RenderableType], *, once: bool) -> None:
 
 def _on_page(folder: Path, opened: Callable[[], _Watched], host: str, port: int, show: bool) -> None:
     from fedtempo.report.browser.live import live_page
-    from fedtempo.report.browser.server import serve
+    from fedtempo.report.browser.server import LiveServer
 
     watched: list[_Watched] = []  # made, used and closed in the one thread that looks
 
@@ -113,26 +114,27 @@ def _on_page(folder: Path, opened: Callable[[], _Watched], host: str, port: int,
             watched.append(opened())
         return watched[0].sections()
 
-    def begun(url: str) -> None:
-        typer.echo(url)
-        if host != _HERE:
+    def closed() -> None:
+        for one in watched:
+            one.close()
+
+    page = live_page(f"Watching {folder.name or folder}")
+    server = LiveServer(page, look, host=host, port=port, closed=closed)
+
+    def begun() -> None:
+        typer.echo(server.url)
+        if host not in _HERE:
             typer.echo(
-                f"fedtempo: other machines can reach this page under {host}: whoever has the address reads it, and "
+                f"fedtempo: this page is open to other machines, under {host}: whoever has the address reads it, and "
                 "nothing is encrypted on the way. From afar, ssh -L is safer.",
                 err=True,
             )
         typer.echo(f"fedtempo: following {folder}; Ctrl-C ends it", err=True)
         if show:
-            webbrowser.open(url)
+            webbrowser.open(server.url)
 
-    def closed() -> None:
-        for one in watched:
-            one.close()
-
-    try:
-        serve(live_page(f"Watching {folder.name or folder}"), look, host=host, port=port, begun=begun, closed=closed)
-    except KeyboardInterrupt:
-        return
+    with suppress(KeyboardInterrupt):
+        server.run(begun)
 
 
 def _opened(folder: Path) -> Callable[[list[str] | None], _Watched]:

@@ -119,8 +119,8 @@ class WatchedRun:
             seen = seen_in(self._folder, self._tail)
             told = cast(_Told, self._told)
             found: dict[str, Section] = {"head": _head(seen, told)}
-            found |= _charts(seen, told)
             found["table:clients"] = _clients(seen, told, self._tail.state)
+            found |= _charts(seen, told)
             if seen.rounds:
                 found["table:rounds"] = _rounds(seen)
             if told.faults:
@@ -143,14 +143,15 @@ class WatchedRun:
 
 def _head(seen: Watched, told: _Told) -> Section:
     rounds, until = seen.asked.get("rounds"), seen.asked.get("until")
-    shares = [part / whole for part, whole in ((seen.server_round, rounds), (seen.time, until)) if whole]
+    time = seen.time + (seen.saved_ago if seen.condition == "running" else 0.0)
+    shares = [min(part / whole, 1.0) for part, whole in ((seen.server_round, rounds), (time, until)) if whole]
     done = None if not shares else max(shares)
     facts = [
         ("round", f"{seen.server_round}{f' of {rounds:g}' if rounds else ''}"),
-        ("training", f"{span(seen.time)}{f' of {span(until)}' if until else ''}"),
+        ("training", f"{span(time)}{f' of {span(until)}' if until else ''}"),
         ("saved", f"{span(seen.saved_ago)} ago"),
     ]
-    left = None if done is None or not 0 < done < 1 else seen.time * (1 - done) / done
+    left = None if done is None or not 0 < done < 1 else time * (1 - done) / done
     if seen.condition == "running" and left is not None:
         facts.append(("left", f"about {span(left)}"))
     silent = sum(job.silent for job in seen.jobs)
@@ -182,9 +183,8 @@ def _charts(seen: Watched, told: _Told) -> dict[str, Section]:
     found = dict(islice(_measures(told), _CHARTS))
     for key, title, unit, names in _ROUNDS:
         there = {label: told.series[name] for label, name in names.items() if name in told.series}
-        lines = [_line(label, of, k) for k, (label, of) in enumerate(there.items())]
         if any(of.xs for of in there.values()):
-            found[f"chart:round {key}"] = chart(title, "seconds of training", unit, lines)
+            found[f"chart:round {key}"] = _chart(title, unit, there)
     if seen.norms:
         last = line("norm × weight", range(1 - len(seen.norms), 1), seen.norms, _COLOURS[0])
         found["chart:round norms"] = chart("Norm × weight of the last updates", "updates ago", "norm", [last])
@@ -200,24 +200,21 @@ def _measures(told: _Told) -> Iterator[tuple[str, Section]]:
             by_name.setdefault(measure, {})[whose] = series
     for measure in sorted(by_name, key=lambda name: ("loss" not in name, "accuracy" not in name, name)):
         of, said = by_name[measure], printable(measure)
-        labels = {whose: WHOSE[whose] for whose in WHOSE if whose in of}
-        lines = [_line(label, of[whose], k, {"whose": label}) for k, (whose, label) in enumerate(labels.items())]
-        values = [{"value": label, "colour": _COLOURS[k]} for k, label in enumerate(labels.values())]
-        yield (
-            f"chart:measure {measure}",
-            chart(
-                said,
-                "seconds of training",
-                said,
-                lines,
-                log="loss" in measure,
-                dims=[{"name": "whose", "values": values}],
-            ),
-        )
+        labelled = {WHOSE[whose]: of[whose] for whose in WHOSE if whose in of}
+        yield f"chart:measure {measure}", _chart(said, said, labelled, log="loss" in measure)
 
 
-def _line(label: str, series: _Series, place: int, keys: Mapping[str, str] | None = None) -> Section:
-    return line(label, series.xs, series.ys, _COLOURS[place % len(_COLOURS)], keys=dict(keys or {}))
+def _chart(title: str, unit: str, series: Mapping[str, _Series], *, log: bool = False) -> Section:
+    """Over time; where there are several lines they can be switched."""
+    lines = [_line(label, of, k) for k, (label, of) in enumerate(series.items())]
+    values = [{"value": label, "colour": _COLOURS[k % len(_COLOURS)]} for k, label in enumerate(series)]
+    dims = [{"name": "line", "values": values}] if len(lines) > 1 else []
+    return chart(title, "seconds of training", unit, lines, log=log, dims=dims)
+
+
+def _line(label: str, series: _Series, place: int) -> Section:
+    colour = _COLOURS[place % len(_COLOURS)]
+    return line(label, series.xs, series.ys, colour, keys={"line": label})
 
 
 def _clients(seen: Watched, told: _Told, state: Mapping[str, Any]) -> Section:
@@ -230,7 +227,7 @@ def _clients(seen: Watched, told: _Told, state: Mapping[str, Any]) -> Section:
     for client, name in enumerate(names):
         job = out.get(client)
         gone = client < len(roster) and roster[client][0] == -1
-        said, tone, rank = _doing(job, gone, rests.get(client))
+        said, tone, rank = _doing(job, gone, rests.get(client), ended=seen.ended is not None)
         known = client < len(estimates["jobs"]) and estimates["jobs"][client]
         cells = (
             printable(str(name)),
@@ -247,15 +244,16 @@ def _clients(seen: Watched, told: _Told, state: Mapping[str, Any]) -> Section:
     return table(f"Clients, {len(names)}", columns, rows)
 
 
-def _doing(job: JobOut | None, gone: bool, rest: float | None) -> tuple[str, str, int]:
+def _doing(job: JobOut | None, gone: bool, rest: float | None, *, ended: bool) -> tuple[str, str, int]:
     """What a client does, how it stands out, and its place in the table."""
     if gone:
         return ("left, with a job" if job is not None else "left"), "soft", 3
     if job is not None:
-        return ("silent", "bad", 0) if job.silent else ("in flight", "", 0)
+        said = "in flight at the end" if ended else "in flight"
+        return ("silent", "bad", 0) if job.silent else (said, "", 0)
     if rest is not None:
         return f"resting{f', {span(rest)} more' if rest > 0 else ''}", "bad", 1
-    return "waiting", "soft", 2
+    return ("" if ended else "waiting"), "soft", 2
 
 
 def _rounds(seen: Watched) -> Section:

@@ -32,6 +32,8 @@ LABELS = {
     "unreadable": "Cannot be read",
 }
 _POINTS = 300
+_DOTS = 25
+"""So few points are drawn as such."""
 _DIGITS = 5
 _DASHES = (None, "6 3", "2 3", "9 3 2 3", "1 2", "12 4")
 
@@ -117,7 +119,7 @@ def line(label: str, xs: Sequence[float], ys: Sequence[float], colour: str, **mo
     bands = {name: [_short(more[name][k]) for k in kept] for name in ("low", "high") if more.get(name) is not None}
     others = {name: value for name, value in more.items() if name not in ("low", "high")}
     made = {"label": label, "xs": [_short(xs[k]) for k in kept], "ys": [_short(ys[k]) for k in kept], "colour": colour}
-    return made | bands | others
+    return made | bands | ({"dots": True} if len(kept) <= _DOTS else {}) | others
 
 
 def _short(value: float) -> float | None:

@@ -130,9 +130,10 @@ class Feed:
         self.ended = True
         self._news.set()
 
-    def close(self) -> None:
-        """Wait for the last look."""
-        self._thread.shutdown(wait=True)
+    async def close(self, last: Callable[[], object]) -> None:
+        """Wait for the last look; `last` is called in the thread that looked."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, last)
+        self._thread.shutdown()
 
 
 def _json(value: object) -> str:
@@ -263,57 +264,58 @@ def address(host: str, port: int, token: str) -> str:
     return f"http://{f'[{name}]' if ':' in name else name}:{port}/?token={token}"
 
 
-def serve(
-    page: WebPage,
-    look: Callable[[], Sections],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    begun: Callable[[str], object] = lambda url: None,
-    closed: Callable[[], object] = lambda: None,
-    every: float = LOOK_SECONDS,
-) -> None:
-    """Serve the page until Ctrl-C; `begun` is told its address.
+class LiveServer:
+    """A page and who looks for it, from `run` until Ctrl-C or `stop`."""
 
-    `look` and at last `closed` are called in one thread of their own.
-    """
-    token = secrets.token_urlsafe(24)
-    listening = bound(host, port)
-    with listening:
-        url = address(host, listening.getsockname()[1], token)
-        asyncio.run(_serve(page, look, host, token, listening, lambda: begun(url), closed, every))
+    def __init__(
+        self,
+        page: WebPage,
+        look: Callable[[], Sections],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        closed: Callable[[], object] = lambda: None,
+        every: float = LOOK_SECONDS,
+    ) -> None:
+        """`look`, and at last `closed`, are called in one thread of their own."""
+        self._page, self._look, self._closed, self._every, self._host = page, look, closed, every, host
+        self._token = secrets.token_urlsafe(24)
+        self._socket = bound(host, port)
+        self._server: _Server | None = None
+        self.url = address(host, self._socket.getsockname()[1], self._token)
+        """Where the page is, with its token."""
 
+    def run(self, begun: Callable[[], object] = lambda: None) -> None:
+        """Serve; `begun` is called when requests can come."""
+        with self._socket:
+            asyncio.run(self._run(begun))
 
-async def _serve(
-    page: WebPage,
-    look: Callable[[], Sections],
-    host: str,
-    token: str,
-    listening: socket.socket,
-    begun: Callable[[], object],
-    closed: Callable[[], object],
-    every: float,
-) -> None:
-    feed = Feed(look, every)
-    config = uvicorn.Config(
-        app_of(page, feed, token, host),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        ws="none",
-        limit_concurrency=MOST_CONNECTIONS,
-        timeout_graceful_shutdown=LAST_SECONDS,
-        h11_max_incomplete_event_size=16_384,
-    )
-    server = _Server(config, feed)
-    looking = asyncio.create_task(feed.follow())
-    try:
-        begun()
-        await server.serve(sockets=[listening])
-    finally:
-        looking.cancel()
-        with suppress(asyncio.CancelledError):
-            await looking
-        await asyncio.get_running_loop().run_in_executor(feed._thread, closed)
-        feed.close()
+    def stop(self) -> None:
+        """End `run`, from another thread."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+    async def _run(self, begun: Callable[[], object]) -> None:
+        feed = Feed(self._look, self._every)
+        config = uvicorn.Config(
+            app_of(self._page, feed, self._token, self._host),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            ws="none",
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_graceful_shutdown=LAST_SECONDS,
+            h11_max_incomplete_event_size=16_384,
+        )
+        self._server = _Server(config, feed)
+        looking = asyncio.create_task(feed.follow())
+        try:
+            self._socket.listen()
+            begun()
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await looking
+            await feed.close(self._closed)

@@ -16,14 +16,15 @@ FT.live.show = ({ order, sections }) => {
       nodes.delete(name);
     }
   }
-  const next = {};
+  const next = new Map();
   for (const name of order) {
     const kind = name.split(":")[0];
     if (!(kind in FT.live.kinds)) continue;
     const place = places[kind];
     if (!nodes.has(name)) nodes.set(name, { host: FT.html("section", { class: kind }) });
     const node = nodes.get(name);
-    const k = (next[kind] = (next[kind] ?? -1) + 1);
+    const k = next.get(place) ?? 0;
+    next.set(place, k + 1);
     if (place.children[k] !== node.host) place.insertBefore(node.host, place.children[k] ?? null);
     if (name in sections) FT.live.kinds[kind](node, sections[name]);
   }
@@ -160,12 +161,11 @@ FT.live.follow = () => {
   const main = document.getElementById("live");
   const first = FT.html("div", {});
   const trouble = FT.html("div", {});
-  const charts = FT.html("div", { class: "panels" });
-  const tables = FT.html("div", { class: "tables" });
-  FT.live.places = { head: first, trouble, chart: charts, table: tables };
+  const rest = FT.html("div", { class: "panels" });
+  FT.live.places = { head: first, trouble, chart: rest, table: rest };
   const show = FT.live.show;
   FT.live.show = (seen) => {
-    if (!first.isConnected) main.replaceChildren(first, trouble, charts, tables);
+    if (!first.isConnected) main.replaceChildren(first, trouble, rest);
     show(seen);
   };
   FT.live.follow();
