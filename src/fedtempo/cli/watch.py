@@ -5,9 +5,10 @@ Nothing is written, but by sinks.
 
 from __future__ import annotations
 
+import signal
 import time
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fedtempo.report.browser.live import Sections
+    from fedtempo.simulation.telling import OnMeasure
 
 _EVERY = 2.0
 _HERE = ("127.0.0.1", "localhost", "::1")
@@ -69,15 +71,15 @@ def watch(
     """
     if (text or once) and (port is not None or host != _HERE[0] or show):
         raise InputError("--port, --host and --open: they are for the page; leave them out, or --text and --once")
-    opened = _opened(folder)
+    opened = _opened(folder, track)
     if text or once:
-        watched = opened(track)
+        watched = opened()
         try:
             _in_terminal(watched.text, once=once)
         finally:
             watched.close()
         return
-    _on_page(folder, partial(opened, track), host, port or 0, show)
+    _on_page(folder, opened, host, port or 0, show)
 
 
 def _in_terminal(look: Callable[[bool], RenderableType], *, once: bool) -> None:
@@ -133,27 +135,35 @@ def _on_page(folder: Path, opened: Callable[[], _Watched], host: str, port: int,
         if show:
             webbrowser.open(server.url)
 
-    with suppress(KeyboardInterrupt):
-        server.run(begun)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is no other than Ctrl-C
+    try:
+        with suppress(KeyboardInterrupt):
+            server.run(begun)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _opened(folder: Path) -> Callable[[list[str] | None], _Watched]:
-    """What is in the folder, once it is known that it can be followed."""
+def _opened(folder: Path, track: list[str] | None) -> Callable[[], _Watched]:
+    """What makes ready what is in the folder, once it is known that it can be followed."""
     if (folder / "study.json").is_file():
+        if track:
+            raise InputError(f"--track: {folder} holds a study, and fedtempo run --track follows those; leave it out")
+        from fedtempo.simulation.checkpoint import Folder
+
+        Folder(folder).check_description()
         return partial(_study, folder)
     if is_run(folder):
         check_saved(folder)
         try:
-            from fedtempo.flower.watching import watched  # noqa: F401  what Flower needs is there
+            from fedtempo.flower.watching import watched
         except ImportError as error:
             raise InputError(f"{folder} holds a run on Flower: {error}") from None
-        return partial(_run, folder)
+        watched(folder)
+        return partial(_run, folder, sinks(track, folder) if track else None)
     raise DataMissing(_what_else(folder))
 
 
-def _study(folder: Path, track: list[str] | None) -> _Watched:
-    if track:
-        raise InputError(f"--track: {folder} holds a study, and fedtempo run --track follows those; leave it out")
+def _study(folder: Path) -> _Watched:
     from fedtempo.report.browser.live_study import sections_of
     from fedtempo.report.watch_text import rendered
     from fedtempo.simulation.watching import WatchedStudy
@@ -166,12 +176,12 @@ def _study(folder: Path, track: list[str] | None) -> _Watched:
     )
 
 
-def _run(folder: Path, track: list[str] | None) -> _Watched:
+def _run(folder: Path, told: Sequence[OnMeasure] | None) -> _Watched:
     from fedtempo.flower.live_run import WatchedRun
     from fedtempo.flower.telling import Followed
     from fedtempo.flower.watching import rendered, watched
 
-    followed = Followed(folder, sinks(track, folder)) if track else None
+    followed = Followed(folder, told) if told is not None else None
     points = WatchedRun(folder)
 
     def tell() -> None:

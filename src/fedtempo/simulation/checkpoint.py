@@ -132,6 +132,10 @@ class Folder:
         """Whether there is one."""
         return self._study.is_file()
 
+    def check_description(self) -> None:
+        """Refuse a study.json that is no study's, or a newer version's."""
+        self._document()
+
     def finished(self) -> bool:
         """Whether the study that is there has come to its end."""
         from fedtempo.simulation.shares import study_in

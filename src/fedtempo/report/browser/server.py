@@ -213,7 +213,7 @@ def app_of(page: WebPage, feed: Feed, token: str, host: str) -> Guard:
                     yield text
                 else:
                     await feed.wait(QUIET_SECONDS)
-                    if feed.number == known:
+                    if feed.number == known and not feed.ended:
                         yield ": still here\n\n"
         finally:
             open_pages -= 1
