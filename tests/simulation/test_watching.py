@@ -329,6 +329,13 @@ def test_what_the_disk_refuses_is_written_later(tmp_path) -> None:
     assert [line.get("done", line.get("ended")) for line in lines[1:]] == [0.1, 0.2, "finished"]
 
 
+def test_numbers_are_short_and_what_is_not_finite_is_null() -> None:
+    given = np.array([[0.0, 1.23456789, -9876543.21], [1e-300, float("nan"), float("-inf")]])
+    assert live._plain(given) == [[0.0, 1.23457, -9876540.0], [1e-300, None, None]]
+    assert live._plain(np.float32(0.1)) == 0.1
+    assert live._plain(np.array(float("nan"))) is None
+
+
 def test_one_process_writes(tmp_path) -> None:
     one, other = Live(tmp_path / "live.jsonl"), Live(tmp_path / "live.jsonl")
     one.begin({"parts": True})

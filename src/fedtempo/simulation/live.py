@@ -21,6 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+
 from fedtempo.errors import in_one_line
 from fedtempo.files import hold, process
 
@@ -36,7 +38,7 @@ SIGN_SECONDS = 5.0
 """How often the time of the file is renewed, where nothing is written."""
 _STEP = 0.002
 """By how much more a study of several parts must have done to say so."""
-_UNTOLD = ("rounds", "updates", "client_loss")
+_UNTOLD = ("rounds", "updates", "client_loss", "loss_deviation", "surrogate_deviation")
 _DIGITS = 6
 
 
@@ -185,9 +187,14 @@ def _numbers(runs: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
 
 
 def _plain(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_plain(one) for one in values]
-    if hasattr(values, "tolist"):
-        return _plain(values.tolist())
-    number = float(values)
-    return float(f"{number:.{_DIGITS}g}") if math.isfinite(number) else None
+    """Numbers with the digits that somebody who watches needs, as lists; what is not finite is null."""
+    found = np.asarray(values, dtype=np.float64)
+    known = np.isfinite(found)
+    size = np.abs(np.where(known & (found != 0), found, 1.0))
+    scale = 10.0 ** np.clip(_DIGITS - 1 - np.floor(np.log10(size)), -300, 300)
+    short = np.round(np.where(known, found, 0.0) * scale) / scale
+    if known.all():
+        return short.tolist()
+    out = short.astype(object)
+    out[~known] = None
+    return out.tolist()

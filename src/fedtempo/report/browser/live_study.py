@@ -14,6 +14,8 @@ from fedtempo.simulation.watching import Curve, StudySeen
 
 MOST_LINES = 48
 """Lines of one chart; of more runs those with the lowest loss so far."""
+MOST_BANDS = 12
+"""Lines that have a band; of more, bands hide each other."""
 NAMES = {
     "loss": "Federated loss",
     "test_loss": "Test loss",
@@ -111,7 +113,11 @@ def _charts(curves: Sequence[Curve]) -> dict[str, Section]:
     dims = [_dim(name, values, inks, name == second) for name, values in differ.items() if len(values) > 1]
     found = {}
     for name in ordered:
-        lines = [_line(curve, name, differ, inks, second) for curve in kept if name in curve.values]
+        lines = [
+            _line(curve, name, differ, inks, second, banded=len(kept) <= MOST_BANDS)
+            for curve in kept
+            if name in curve.values
+        ]
         title = printable(NAMES.get(name, name.replace("_", " ").capitalize()))
         found[f"chart:{name}"] = chart(title + note, "virtual time", title, lines, log=name.endswith("loss"), dims=dims)
     return found
@@ -141,12 +147,18 @@ def mean_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _line(
-    curve: Curve, name: str, differ: Mapping[str, Sequence[str]], inks: Mapping[str, str], second: str | None
+    curve: Curve,
+    name: str,
+    differ: Mapping[str, Sequence[str]],
+    inks: Mapping[str, str],
+    second: str | None,
+    *,
+    banded: bool,
 ) -> Section:
     values, labels = curve.values[name], {k: _label(v) for k, v in curve.labels.items()}
     scheme = labels.get("scheme", "")
     band: dict[str, Any] = {}
-    if len(values) > 1:
+    if len(values) > 1 and banded:
         there = np.isfinite(values)
         band["low"] = np.where(there, values, np.inf).min(0)
         band["high"] = np.where(there, values, -np.inf).max(0)
