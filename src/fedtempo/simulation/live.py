@@ -192,7 +192,7 @@ def _plain(values: Any) -> Any:
     known = np.isfinite(found)
     size = np.abs(np.where(known & (found != 0), found, 1.0))
     scale = 10.0 ** np.clip(_DIGITS - 1 - np.floor(np.log10(size)), -300, 300)
-    short = np.round(np.where(known, found, 0.0) * scale) / scale
+    short = np.asarray(np.round(np.where(known, found, 0.0) * scale) / scale)
     if known.all():
         return short.tolist()
     out = short.astype(object)

@@ -21,7 +21,6 @@ NAMES = {
     "test_loss": "Test loss",
     "surrogate_loss": "Surrogate loss",
 }
-_LAST = ("surrogate_loss", "loss_deviation", "surrogate_deviation")
 _LEFT_OUT = ("loss_deviation", "surrogate_deviation")
 _GONE = ("stopped", "failed", "killed", "silent")
 
@@ -104,7 +103,7 @@ def _label(value: object) -> str:
 
 def _charts(curves: Sequence[Curve]) -> dict[str, Section]:
     names = dict.fromkeys(name for curve in curves for name in curve.values if name not in _LEFT_OUT)
-    ordered = sorted(names, key=lambda name: (name in _LAST, name != "loss", not name.endswith("loss")))
+    ordered = sorted(names, key=lambda name: (name == "surrogate_loss", name != "loss", not name.endswith("loss")))
     differ = varying(curves)
     inks = inks_of(differ["scheme"])
     kept = _kept(curves)
