@@ -5,6 +5,7 @@
     write_first   the same where no file is, else nothing: of several processes one writes
     append        at the end that the caller has counted, fsync; what lay beyond that end is cut off
     make_folder   with its parents, each entered in a folder that is synced
+    hold          a lock that the system takes back when the process ends, however it ends; `is_held` asks for it
 
 Until the rename is on the disk the old file is there, afterwards the new one, never a mixture: a file system may write
 a rename before the data that it names, so the data go first. Whatever touches the disk goes through `disk`, the one
@@ -15,13 +16,22 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO, cast
 
 from fedtempo.errors import StorageError
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # not a Unix: done without
+    fcntl = None
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -205,3 +215,51 @@ def remove_unfinished(folder: Path, name: str = "") -> None:
     """Remove what a process that was killed in `write_whole` has left: of one file, or of all in a folder."""
     for half in folder.glob(f".{name}.*" if name else ".*"):
         disk.remove(half)
+
+
+def hold(file: BinaryIO) -> bool:
+    """Lock an open file until it is closed, which the end of the process does; whether that could be done.
+
+    Somebody who only asks (`is_held`) has the lock for an instant: it is tried again. A BlockingIOError: another
+    process has it for longer.
+    """
+    if fcntl is None:
+        return False
+    for left in reversed(range(10)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(0.02)
+        except OSError:  # a file system without locks
+            return False
+        else:
+            return True
+    return False
+
+
+def is_held(path: Path) -> bool | None:
+    """Whether a process holds a file, as far as this machine sees; None where that cannot be known."""
+    if fcntl is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
+
+
+def process() -> dict[str, str | int]:
+    """Who this is, for those who find what it has left: `machine` tells whether they can ask for its locks."""
+    return {"host": platform.node(), "pid": os.getpid(), "machine": this_machine()}
+
+
+def this_machine() -> str:
+    """A name of the machine since it was started; what a process of another one holds may not be seen here."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return platform.node()

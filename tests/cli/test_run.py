@@ -52,7 +52,8 @@ def test_a_study_from_a_file_then_shown(run, tmp_path) -> None:
     code, out, err = run("run small.toml --out results/x")
     assert (code, err) == (0, "")
     folder = tmp_path / "results" / "x"
-    assert sorted(p.name for p in folder.iterdir()) == ["history.nc", "study.json", "study.png", "study.svg", "units"]
+    there = ["history.nc", "live.jsonl", "study.json", "study.png", "study.svg", "units"]
+    assert sorted(p.name for p in folder.iterdir()) == there
     history = ft.History.load(folder / "history.nc")
     assert history.finished
     assert history.dataset.sizes["scheme"] == history.dataset.sizes["local_lr"] == history.dataset.sizes["weights"] == 2

@@ -55,8 +55,9 @@ def run(**changes) -> History:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    """Every file below a folder, but for those that are only for whoever watches."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != "live.jsonl"]
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
 def events_done(folder: Path) -> dict[str, int]:

@@ -84,7 +84,12 @@ def test_two_processes_one_of_which_is_killed_come_to_the_same_bits(whole, tmp_p
     assert_same(found, whole)
     assert set(Counter(told).values()) == {1}
     assert len(told) == 11 * 16
-    assert sorted(path.name for path in (tmp_path / "study").iterdir()) == ["history.nc", "study.json", "units"]
+    assert sorted(path.name for path in (tmp_path / "study").iterdir()) == [
+        "history.nc",
+        "live.jsonl",
+        "study.json",
+        "units",
+    ]
     assert_same(ft.History.load(tmp_path / "study" / "history.nc"), whole)
 
 

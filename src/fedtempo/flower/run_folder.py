@@ -25,7 +25,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
@@ -35,12 +34,6 @@ from numpy.typing import NDArray
 from fedtempo import files
 from fedtempo.errors import DataMissing, FedtempoError, InputError, ResultsConflict, StorageError
 from fedtempo.flower.arrays import Arrays
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # not a Unix: done without
-    fcntl = None
 
 log = logging.getLogger("flwr")
 
@@ -68,6 +61,20 @@ class Tail(NamedTuple):
     lines: list[str]
     saved: float
     """When it was saved, in seconds of the system's clock."""
+
+
+class Growth(NamedTuple):
+    """What a run has saved since an earlier look."""
+
+    state: dict[str, Any]
+    lines: list[str]
+    saved: float
+    end: int
+    """Bytes of the journal that are counted."""
+    crc: int
+    """Their checksum."""
+    anew: bool
+    """Whether the lines are all there are: the earlier look saw another run, or one that has lost its end."""
 
 
 def seal(line: str) -> str:
@@ -149,23 +156,23 @@ class RunFolder:
     def _hold(self, journal: BinaryIO) -> None:
         """Lock out other servers: two that write to one journal would destroy it."""
         self._lock = journal
-        if fcntl is None:
-            return
         try:
-            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.hold(journal)
         except BlockingIOError:
             self.release()
             raise ResultsConflict(
                 f"checkpoint: another server is writing to {self.path}; stop it first, or choose another folder"
             ) from None
-        except OSError:
-            return  # a file system without locks: done without
 
     def release(self) -> None:
         """Let others write here."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def is_held(self) -> bool | None:
+        """Whether a server writes here, as far as this machine sees."""
+        return files.is_held(self._journal)
 
     # -- writing
 
@@ -249,6 +256,10 @@ class RunFolder:
         """The state without its arrays, and the lines in the last `most` bytes."""
         return self._first_whole(lambda path: self._tail(path, most))
 
+    def growth(self, begin: int, crc: int) -> Growth:
+        """The state without its arrays, and the lines from byte `begin` on, before which there is that checksum."""
+        return self._first_whole(lambda path: self._growth(path, begin, crc))
+
     def _first_whole(self, read: Callable[[Path], _Read]) -> _Read:
         """What is read of the newer state, or else of the older one."""
         if not self.holds_a_run():
@@ -298,6 +309,25 @@ class RunFolder:
         if len(text) < end - begin or why:
             raise Damaged(f"{self._journal}: its end is damaged{why and f' ({why})'}")
         return Tail(state, [_SEAL.sub("}", line.decode()) for line in lines], saved)
+
+    def _growth(self, path: Path, begin: int, crc: int) -> Growth:
+        with self._opened(path) as archive:
+            state, saved = _document(archive), path.stat().st_mtime
+        end = int(state["journal"])
+        with _reading(self._journal), self._journal.open("rb") as file:
+            file.seek(begin)
+            text = file.read(max(end - begin, 0))
+            now = zlib.crc32(text, crc)
+            anew = begin == 0 or end < begin or state.get("journal_crc", now) != now
+            if anew and begin:
+                file.seek(0)
+                text = file.read(end)
+                now = zlib.crc32(text)
+        lines = text.splitlines()
+        _, why = _first_bad(lines)
+        if why or len(text) < (end if anew else end - begin):
+            raise Damaged(f"{self._journal}: its end is damaged{why and f' ({why})'}")
+        return Growth(state, [_SEAL.sub("}", line.decode()) for line in lines], saved, end, now, anew)
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[zipfile.ZipFile]:

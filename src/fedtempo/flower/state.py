@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedtempo.errors import FedtempoError, InputError, ResultsConflict, StorageError
+from fedtempo.files import process
 from fedtempo.flower.arrays import Arrays
 from fedtempo.flower.client_registry import ClientRegistry
 from fedtempo.flower.estimates import Estimates
@@ -154,6 +155,8 @@ class Saver:
         self._pending: list[str] = []
         self.ended: str | None = None
         """Why training has ended, once it has."""
+        self.stopped = ""
+        """What has stopped it before its end, in words, where that was politely."""
         self.failure: str | None = None
         """Why the last save did not work, if it did not."""
         self.found = self._look(resume)
@@ -270,6 +273,7 @@ class Saver:
             "about": self._about,
             "asked": self._asked,
             "ended": self.ended,
+            "who": {**process(), "stopped": self.stopped},
             "server": snapshot,
             "estimates": estimates.snapshot(),
             "roster": handler.registry.snapshot(),

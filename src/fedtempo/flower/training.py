@@ -165,6 +165,7 @@ class Training:
                     self._stop.asked = error
                 if self.interrupted is None:
                     return self._result(self._why)
+                self._saver.stopped = self._stop.words()
                 if self._stop.idle and self._begun:  # else the last save is what there is
                     self._save_all()
                 where = f"; when started again, it continues from {self._saver.path}" if self._saved else ""

@@ -14,10 +14,11 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -25,24 +26,30 @@ from rich.table import Table
 from rich.text import Text
 
 from fedtempo.errors import InputError
+from fedtempo.files import this_machine
 from fedtempo.flower.clock import seconds
 from fedtempo.flower.faults import Fault
 from fedtempo.flower.journal import Journal
 from fedtempo.flower.result import RoundRecord
 from fedtempo.flower.run_folder import RunFolder, Tail
 from fedtempo.flower.telling import words_of
-from fedtempo.report.text import NONE, counted, short
+from fedtempo.report.text import NONE, counted, printable, short
 
-_TAIL = 2**18
+TAIL = 2**18
+"""Bytes of the end of the journal that are read."""
 _ROUNDS, _FAULTS, _JOBS, _METRICS = 8, 6, 20, 12
 _SILENT = 3.0
-_WHOSE = {"server": "server's own", "evaluate": "clients' evaluation", "train": "clients' training"}
+_UNHEARD = 60.0
+"""Seconds without a save after which a server that cannot be asked is called silent, or three rounds."""
+WHOSE = {"server": "server's own", "evaluate": "clients' evaluation", "train": "clients' training"}
 
 
 @dataclass(frozen=True)
 class JobOut:
     """A job that is out."""
 
+    place: int
+    """Its client's number."""
     client: str
     number: int
     age: float
@@ -61,6 +68,9 @@ class Watched:
     folder: Path
     scheme: str
     server_round: int
+    condition: Literal["running", "finished", "stopped", "killed", "silent"]
+    who: str
+    """The server's process, in words; nothing in folders of earlier versions."""
     asked: dict[str, float | None]
     """`rounds`, `until` and `timeout` of the last start; nothing in folders of earlier versions."""
     time: float
@@ -85,9 +95,16 @@ class Watched:
 def watched(folder: Path | str) -> Watched:
     """What the folder of a run shows now."""
     place = RunFolder(folder)
-    tail = place.tail(_TAIL)
+    tail = place.tail(TAIL)
+    with as_a_run(place):
+        return seen_in(place, tail)
+
+
+@contextmanager
+def as_a_run(place: RunFolder) -> Iterator[None]:
+    """Files whose checksums are right, and which are no run's, are said in words."""
     try:
-        return _seen(place, tail)
+        yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
@@ -97,7 +114,8 @@ def watched(folder: Path | str) -> Watched:
         ) from None
 
 
-def _seen(place: RunFolder, tail: Tail) -> Watched:
+def seen_in(place: RunFolder, tail: Tail) -> Watched:
+    """What the state and the end of the journal show, at this moment."""
     state, journal = tail.state, Journal(scheme={}, server_lr=1.0, on_disk=False)
     journal.read(tail.lines, f"{place.path}: the end of rounds.jsonl")
     server, names, ago = state["server"], state["names"], max(time.time() - tail.saved, 0.0)
@@ -113,7 +131,9 @@ def _seen(place: RunFolder, tail: Tail) -> Watched:
     for client, number, base, sent, *_ in server["in_flight"]:
         age, known = seconds(now - sent) + since, usual.get(client, middle)
         silent = known is not None and age - since + unseen > _SILENT * known
-        out.append(JobOut(_name(names, client), number, age, usual.get(client), int(server["version"]) - base, silent))
+        out.append(
+            JobOut(client, _name(names, client), number, age, usual.get(client), int(server["version"]) - base, silent)
+        )
     measures = {}
     for whose in ("server", "evaluate", "train"):
         found = journal.measured(whose)
@@ -124,6 +144,8 @@ def _seen(place: RunFolder, tail: Tail) -> Watched:
     return Watched(
         folder=place.path,
         scheme=words_of(spec),
+        condition=_condition(place, state, since, gap),
+        who=f"process {who['pid']} on {who['host']}" if (who := state.get("who")) else "",
         server_round=int(state["server_round"]),
         asked=dict(state.get("asked") or {}),
         time=seconds(now),
@@ -137,6 +159,22 @@ def _seen(place: RunFolder, tail: Tail) -> Watched:
         faults=tuple(journal.faults[-_FAULTS:]),
         warning=place.fallen_back,
     )
+
+
+def _condition(
+    place: RunFolder, state: dict[str, Any], since: float, gap: float
+) -> Literal["running", "finished", "stopped", "killed", "silent"]:
+    """Whether its server runs: by the lock on the journal, or, of another machine, by when it was saved."""
+    if state.get("ended") is not None:
+        return "finished"
+    held, who = place.is_held(), state.get("who") or {}
+    if held:
+        return "running"
+    if who.get("stopped"):
+        return "stopped"
+    if held is False and who.get("machine") == this_machine():
+        return "killed"
+    return "running" if since <= max(_UNHEARD, _SILENT * gap) else "silent"
 
 
 def _name(names: Sequence[str], client: int) -> str:
@@ -176,10 +214,16 @@ def rendered(seen: Watched, *, terminal: bool) -> RenderableType:
 def _head(seen: Watched) -> Text:
     of = f" of {seen.asked['rounds']:g}" if seen.asked.get("rounds") else ""
     until = f" of {seen.asked['until']:g}" if seen.asked.get("until") else ""
-    end = f"ended: {seen.ended}" if seen.ended is not None else "not ended: it is running, or was interrupted"
+    end = {
+        "running": "running",
+        "finished": f"ended: {seen.ended}",
+        "stopped": "stopped; it goes on when its server is started again",
+        "killed": f"killed: {seen.who} is gone; it goes on when its server is started again",
+        "silent": "not ended: it is running, or was interrupted",
+    }[seen.condition]
     done = f": round {seen.server_round}{of}, {seen.time:.1f}{until} s of training"
     said = f"{done}; saved {_ago(seen.saved_ago)} ago; {end}"
-    return _text(f"{seen.scheme} in {seen.folder}", "bold").append(_clean(said), "not bold")
+    return _text(f"{seen.scheme} in {seen.folder}", "bold").append(printable(said, lines=True), "not bold")
 
 
 def _jobs(seen: Watched, terminal: bool) -> list[RenderableType]:
@@ -224,7 +268,7 @@ def _measures(seen: Watched, terminal: bool) -> list[RenderableType]:
     rows = []
     for whose, (number, metrics) in seen.measures.items():
         for name, value in list(metrics.items())[:_METRICS]:
-            rows.append((_WHOSE[whose], str(number), name, _value(value)))
+            rows.append((WHOSE[whose], str(number), name, _value(value)))
     return [_title("Measures"), _table(terminal, ("whose", "round", "", ""), rows)]
 
 
@@ -249,11 +293,7 @@ def _title(text: str) -> Text:
 
 def _text(said: str, style: str = "") -> Text:
     """What clients have said is neither markup nor orders to the terminal."""
-    return Text(_clean(said), style)
-
-
-def _clean(said: str) -> str:
-    return "".join(char if char.isprintable() or char == "\n" else "�" for char in said)
+    return Text(printable(said, lines=True), style)
 
 
 def _ago(duration: float) -> str:

@@ -66,3 +66,8 @@ def titled(attrs: Mapping[str, object], other: str) -> str:
     """The name of a variable, with its unit."""
     name, units = str(attrs.get("long_name", "") or other), str(attrs.get("units", ""))
     return f"{name} [{units}]" if units not in ("", "1") and units not in name else name
+
+
+def printable(said: str, *, lines: bool = False) -> str:
+    """Words of others without what a terminal takes for orders, in one line unless `lines` may stay."""
+    return "".join(char if char.isprintable() or (lines and char == "\n") else "�" for char in said)

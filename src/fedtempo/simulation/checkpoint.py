@@ -3,6 +3,7 @@
     study.json       the configuration, with a format number and the problem's fingerprint
     units/0003.npz   a unit: its measures; while unfinished also its state, to go on from
     history.nc       the measures of all runs; of one of several jobs, history.3-of-8.nc (shares.py)
+    live.jsonl       the measured points as they come, for those who watch; nothing goes on from it (live.py)
     track/           what sinks write, where a command puts them (`--track`)
     parts/02/        a study that is a part of this one: of another problem, other times, other rates
 
@@ -58,6 +59,11 @@ class Folder:
     def history(self) -> Path:
         """The file with the measures."""
         return self.path / self._measures
+
+    @property
+    def live(self) -> Path:
+        """The file for those who watch."""
+        return self.path / f"live{self._measures.removeprefix('history').removesuffix('.nc')}.jsonl"
 
     @property
     def is_shared(self) -> bool:
@@ -126,6 +132,10 @@ class Folder:
         """Whether there is one."""
         return self._study.is_file()
 
+    def check_description(self) -> None:
+        """Refuse a study.json that is no study's, or a newer version's."""
+        self._document()
+
     def finished(self) -> bool:
         """Whether the study that is there has come to its end."""
         from fedtempo.simulation.shares import study_in
@@ -180,7 +190,7 @@ class Folder:
             if self.track.is_dir():
                 shutil.rmtree(self.track)
             remove(*(self.path / "units").glob("*.npz"))
-            remove(*self.path.glob("history.*nc"))
+            remove(*self.path.glob("history.*nc"), *self.path.glob("live.*jsonl"))
             remove(self._study)
         except OSError as error:
             raise InputError(

@@ -3,6 +3,7 @@
     on_progress   several times a second: how much is done, how fast it goes
     on_measure    each measured point of each run once, in the order of time; those of earlier calls come first
     on_save       every `save_every` seconds, where there is a folder
+    live          every second, where there is a folder: for those who watch it from outside
 
 Whoever runs the units fills in `tables`, `counts` and `outcomes`, and calls `look` now and then.
 """
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.engine.session import Snapshot
+from fedtempo.simulation.live import Live
 from fedtempo.simulation.units import Units
 
 SAVE_SECONDS = 30.0
@@ -102,6 +104,7 @@ class Ledger:
         on_progress: Callable[[Progress], None] | None = None,
         on_points: OnPoints | None = None,
         on_save: Callable[[], object] | None = None,
+        live: Live | None = None,
     ) -> None:
         self.units, self.folder, self.save_every = units, folder, save_every
         self.counts = [Count() for _ in units.specs]
@@ -111,6 +114,7 @@ class Ledger:
         """By unit: what it has measured by now, where that is more than its outcome."""
         self._memory = memory
         self._on_progress, self._on_points, self._on_save = on_progress, on_points, on_save
+        self._live = live
         self._begin = time.perf_counter()
         self._began = 0.0
         self._told, self._saved = 0.0, time.monotonic()
@@ -153,6 +157,8 @@ class Ledger:
             self._tell_points()
             if self._on_progress is not None:
                 self._on_progress(self.progress())
+            if self._live is not None:
+                self._live.look(self, last=last)
         if not last and self._on_save is not None and self.folder is not None and now - self._saved > self.save_every:
             self._on_save()
             self._saved = time.monotonic()
@@ -160,12 +166,17 @@ class Ledger:
     def _tell_points(self) -> None:
         if self._on_points is None:
             return
-        for k, outcome in enumerate(self.outcomes):
-            now = self.tables.get(k)
-            if now is not None:
-                self._on_points(k, now())
-            elif outcome is not None:
-                self._on_points(k, Table.of(outcome))
+        for k in range(len(self.outcomes)):
+            table = self.table(k)
+            if table is not None:
+                self._on_points(k, table)
+
+    def table(self, k: int) -> Table | None:
+        """What a unit has measured so far; None if it has not begun."""
+        now, outcome = self.tables.get(k), self.outcomes[k]
+        if now is not None:
+            return now()
+        return None if outcome is None else Table.of(outcome)
 
     def progress(self) -> Progress:
         """How far all of them are."""

@@ -22,6 +22,7 @@ from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.merging import merge
 from fedtempo.simulation.history.selection import SEARCHED, compared
 from fedtempo.simulation.ledger import Progress
+from fedtempo.simulation.live import Live, ending
 from fedtempo.simulation.rate_search import at_rates, first_rates, searches, widened
 from fedtempo.training.solvers import LocalRule
 
@@ -47,8 +48,24 @@ def run_several(
     each = {
         setting: study(tried).configuration() for setting, study in studies.items()
     }  # all checked before any is run
-    begin = None if folder is None else _beginning(folder, _configuration(each, bool(first)), how.overwrite)
-    told = _Told(how.on_progress, len(studies), searching=bool(first))
+    live = None if folder is None else Live(folder.live)
+    begin = None if folder is None else _beginning(folder, _configuration(each, bool(first)), how.overwrite, live)
+    told = _Told(_followed(how.on_progress, live), len(studies), searching=bool(first))
+    with ending(live):
+        return _run_all(studies, local, first, folder, run, replace(how, on_progress=None), begin, told)
+
+
+def _run_all(
+    studies: Mapping[Setting, Callable[[LocalRule], Study]],
+    local: LocalRule,
+    first: tuple[float, ...],
+    folder: Folder | None,
+    run: Run,
+    how: How,
+    begin: Callable[[], None] | None,
+    told: _Told,
+) -> History:
+    """One after the other, until no more rates follow."""
     whole: History | None = None
     rates, ended, rounds, number = first, None, 0, 0
     while ended is None:
@@ -93,7 +110,7 @@ def _labels(setting: Setting) -> dict[str, object]:
     return {kind: name for kind, name in zip(("problem", "times"), setting, strict=True) if name is not None}
 
 
-def _beginning(folder: Folder, configuration: dict[str, Any], overwrite: bool) -> Callable[[], None]:
+def _beginning(folder: Folder, configuration: dict[str, Any], overwrite: bool, live: Live | None) -> Callable[[], None]:
     """What makes the folder that of the whole, when its first part begins: what cannot be run leaves no folder."""
     replaced = overwrite and folder.holds_a_study()
     if not replaced:
@@ -103,8 +120,23 @@ def _beginning(folder: Folder, configuration: dict[str, Any], overwrite: bool) -
         if replaced:
             folder.clear()
         folder.begin(configuration, {"blocks": 1})
+        if live is not None:
+            live.begin({"parts": True})
 
     return begin
+
+
+def _followed(told: Callable[[Progress], None] | None, live: Live | None) -> Callable[[Progress], None] | None:
+    """Who is told of progress, and the file for those who watch."""
+    if live is None:
+        return told
+
+    def tell(progress: Progress) -> None:
+        live.progress(progress.done)
+        if told is not None:
+            told(progress)
+
+    return tell
 
 
 def _configuration(each: Mapping[Setting, dict[str, Any]], searching: bool) -> dict[str, Any]:

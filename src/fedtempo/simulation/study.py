@@ -58,6 +58,7 @@ from fedtempo.simulation.engine.program import grid_times
 from fedtempo.simulation.executors import ExecutorRunner, Sender, workers_of
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.ledger import SAVE_SECONDS, Ledger, Progress
+from fedtempo.simulation.live import Live, about_units, ending
 from fedtempo.simulation.rate_search import at_rates, first_rates, searches
 from fedtempo.simulation.several import run_several
 from fedtempo.simulation.shares import Share
@@ -401,6 +402,7 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
         if folder.is_shared and (first := folder.check(study.configuration())) not in (None, layout):
             layout = first or layout  # of the job that has begun
             units = units_of(study, layout["blocks"])
+    of = len(units.specs)
     if how.share is not None:
         units = how.share.taken(units)
 
@@ -414,6 +416,7 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
                 how.on_history(found)
         return found
 
+    live = None if folder is None else Live(folder.live)
     ledger = Ledger(
         units,
         folder,
@@ -422,27 +425,31 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
         on_progress=how.on_progress,
         on_points=on_points(how.listeners, study, units, how.where),
         on_save=so_far,
+        live=live,
     )
     ledger.recall()
+    if live is not None:
+        job = "" if how.share is None else str(how.share)
+        live.begin({"done": ledger.progress().done, **about_units(study, units, how.where, of, job)})
     runner: Runner | ExecutorRunner
-    if how.sender is None:
-        devices = Devices(study, units.machines, groups)
-        runner = Runner(ledger, study.dtype, devices, threads=None if study.engine == "torch" else threads)
-    else:
-        runner = ExecutorRunner(ledger, study, layout["blocks"], how.sender)
-
-    try:
-        runner.run()
-    except (KeyboardInterrupt, WorkersLost):
-        so_far()
-        raise
-    except ResultsConflict:  # what lies there is somebody else's
-        raise
-    except Exception:
-        with suppress(Exception):  # the first thing that went wrong is said
+    with ending(live, ledger):
+        if how.sender is None:
+            devices = Devices(study, units.machines, groups)
+            runner = Runner(ledger, study.dtype, devices, threads=None if study.engine == "torch" else threads)
+        else:
+            runner = ExecutorRunner(ledger, study, layout["blocks"], how.sender)
+        try:
+            runner.run()
+        except (KeyboardInterrupt, WorkersLost):
             so_far()
-        raise
-    return so_far()
+            raise
+        except ResultsConflict:  # what lies there is somebody else's
+            raise
+        except Exception:
+            with suppress(Exception):  # the first thing that went wrong is said
+                so_far()
+            raise
+        return so_far()
 
 
 def _by_oracle(study: Study, units: Units) -> History:

@@ -57,7 +57,7 @@ def on_points(found: Sequence[OnMeasure], study: Study, units: Units, where: Map
         return None
     times = [float(time) for time in study.measured_at]
     told = [0] * len(units.specs)
-    runs = [_runs(study, spec.unit.seeds, spec.unit, where) for spec in units.specs]
+    runs = [runs_of(study, spec.unit.seeds, spec.unit, where) for spec in units.specs]
 
     def tell(k: int, table: Table) -> None:
         unit = units.specs[k].unit
@@ -80,7 +80,9 @@ def on_points(found: Sequence[OnMeasure], study: Study, units: Units, where: Map
     return tell
 
 
-def _runs(study: Study, seeds: Sequence[int], unit: Any, where: Mapping[str, object]) -> dict[tuple[int, int], RunInfo]:
+def runs_of(
+    study: Study, seeds: Sequence[int], unit: Any, where: Mapping[str, object]
+) -> dict[tuple[int, int], RunInfo]:
     """By (seed, run) of a unit, which run of the study it is."""
     found = {}
     for r, (rule, combination) in enumerate(unit.runs):

@@ -59,7 +59,7 @@ FT.bars = (host) => {
     tip.textContent = spec.bars[k].say;
     tip.hidden = false;
     tip.style.left = `${FT.clamp(places[k], 0, Math.max(0, svg.clientWidth - tip.offsetWidth))}px`;
-    tip.style.top = `${svg.offsetTop}px`;
+    tip.style.top = `${svg.getBoundingClientRect().top - figure.getBoundingClientRect().top}px`;
     if (!quiet) said.textContent = spec.bars[k].say;
   }
 

@@ -62,7 +62,7 @@ FT.charts = 0;
 
 FT.chart = (host, given) => {
   let spec = given;
-  const state = { off: given.off || new Map(), zoom: null, logX: Boolean(spec.x.log), logY: Boolean(spec.y.log), at: null };
+  const state = { off: given.off || new Map(), zoom: null, logX: Boolean(spec.x.log), logY: Boolean(spec.y.log), at: null, pointer: null };
   const number = (FT.charts += 1);
   const margin = { left: 58, right: 16, top: 10, bottom: 40 };
   const title = FT.html("h3", { id: `chart-${number}` }, spec.title);
@@ -195,7 +195,9 @@ FT.chart = (host, given) => {
     toolX.hidden = spec.x.log === undefined;
     toolY.hidden = spec.y.log === undefined;
     reset.hidden = state.zoom === null;
-    if (state.at !== null) read(state.at, null);
+    if (frame !== null && begin !== null) svg.append(frame);  // a box is being drawn
+    if (state.pointer !== null) read(x.invert(state.pointer[0]), state.pointer, true);
+    else if (state.at !== null) read(state.at, null, true);
   }
 
   function path(line, x, y) {
@@ -221,10 +223,11 @@ FT.chart = (host, given) => {
     return up.length ? `M${up.join("L")}L${down.join("L")}Z` : "";
   }
 
-  // Say what the lines are at x: those nearest to the pointer, or the highest.
-  function read(at, pointer) {
+  // Say what the lines are at x: those nearest to the pointer, or the highest; aloud where a key has asked for it.
+  function read(at, pointer, quiet = false) {
     const { x, y, lines, height } = view;
     state.at = at;
+    state.pointer = pointer;
     const found = [];
     for (const line of lines) {
       const k = FT.nearest(line.xs, at);
@@ -251,7 +254,7 @@ FT.chart = (host, given) => {
     const left = place > view.width / 2 ? place - tip.offsetWidth - 14 : place + 14;
     tip.style.left = `${FT.clamp(left, 0, Math.max(0, view.width - tip.offsetWidth))}px`;
     tip.style.top = `${svg.getBoundingClientRect().top - figure.getBoundingClientRect().top + margin.top}px`;
-    if (pointer === null) said.textContent = text;
+    if (pointer === null && !quiet) said.textContent = text;
   }
 
   const spread = ({ line, x }) => {
@@ -262,6 +265,7 @@ FT.chart = (host, given) => {
 
   function forget() {
     state.at = null;
+    state.pointer = null;
     tip.hidden = true;
     svg.querySelector(".reading")?.replaceChildren();
     for (const line of spec.lines) line.drawn?.classList.remove("near");

@@ -133,7 +133,7 @@ FT.lanes = (host) => {
     tip.hidden = false;
     const place = Number(found.bar.getAttribute("x"));
     tip.style.left = `${FT.clamp(place, 0, Math.max(0, svg.clientWidth - tip.offsetWidth))}px`;
-    tip.style.top = `${svg.offsetTop + Number(found.bar.getAttribute("y")) + 24}px`;
+    tip.style.top = `${svg.getBoundingClientRect().top - figure.getBoundingClientRect().top + Number(found.bar.getAttribute("y")) + 24}px`;
     if (!quiet) said.textContent = text;
   }
 
