@@ -388,14 +388,14 @@ def test_the_time_to_a_loss() -> None:
     problem = quadratic()
     start = planned(problem, rates=[0.1], schemes=SCHEMES[:2])
     level = float(f"{start.best.loss * 1.1:.3g}")
-    made = planned(problem, objective=f"time-to:{level:g}")
+    made = planned(problem, objective=f"time-to:{level:g}", rates=[0.05, 0.1], schemes=SCHEMES[:2])
     assert 0 < made.best.loss < 30
     line = made.curves[made.best.scheme.label, made.best.local_lr]
     assert np.nanmin(line.mean) <= level * 1.05
     with pytest.raises(
         InputError, match=r"no cell came to a loss of 0.0001 by time 30; the lowest was 0\.\d+, of .* more time"
     ):
-        planned(problem, objective="time-to:0.0001")
+        planned(problem, objective="time-to:0.0001", rates=[0.1], schemes=SCHEMES[:2])
 
 
 # The budget
