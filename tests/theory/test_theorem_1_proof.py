@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -114,6 +115,23 @@ def test_as_printed_the_drift_is_below_its_proof():
     lr = 0.99 * _largest(s)
     assert _proof(s, lr)[1] > 1.3 * _terms(s, lr, printed=True)[1]
     assert _proof(s, lr)[1] < 0.7 * _terms(s, lr)[1]
+
+
+def test_as_printed_the_drift_inside_the_joint_term_is_below_its_proof():
+    """What α adds to Σ_1 is 3ρ²αη̃D/(1 − D): 3 as printed is below it, 6 is not. Caught: 3 for 6, or D for κD, there."""
+    s = Setting(1.0, 5, 0.001, 1.0, 0.0, 0, RHO, 1.0)
+    lr = 0.99 * _largest(s)
+    proof = (_proof(s, lr) - _proof(replace(s, co_participation=0.0), lr))[1]
+    ours, printed = (
+        (_terms(s, lr, printed=p) - _terms(replace(s, co_participation=0.0), lr, printed=p))[1] for p in (False, True)
+    )
+    assert 1.3 * printed < proof < 0.7 * ours
+    assert proof > 0.5 * ours
+    wide = replace(s, drift_factor=2.0)
+    lr = 0.99 * _largest(wide)
+    proof = (_proof(wide, lr) - _proof(replace(wide, co_participation=0.0), lr))[1]
+    ours = (_terms(wide, lr) - _terms(replace(wide, co_participation=0.0), lr))[1]
+    assert 0.5 * ours < proof < 0.7 * ours
 
 
 def test_theorem_1_needs_the_term_of_the_drift():
