@@ -20,6 +20,7 @@ from fedtempo.theory.expected import Expected, expected_from_scheme, expected_fr
 from fedtempo.theory.problem_constants import constants
 from fedtempo.theory.recursion import pull_of
 from fedtempo.theory.round_residuals import residuals
+from fedtempo.theory.rounds import kinds_of
 from fedtempo.theory.theorems import Steps, theorem_1
 from fedtempo.theory.virtual_models import measure, virtual_models
 
@@ -218,17 +219,39 @@ def test_types_that_miss_rounds_enter_through_the_models_met():
     assert unseen["together"] == 0  # the first model minimises every loss
 
 
+def _example_1():
+    """[rounds, 4] q_i^n of the paper's clients 1 to 4 in a run: of FedBuff(2), whose first round is an even one."""
+    scheme, clients = ft.FedBuff(2), ft.FixedTimes([1] * 4)
+    line, weights = ft.timeline(scheme, clients, rounds=10), ft.weights(scheme, clients)
+    ours = [[2, 4, 1, 3].index(i) for i in (1, 2, 3, 4)]  # odd clients in odd rounds
+    law, kind = expected_from_timeline(line, weights), kinds_of(line, weights.applied(line))[0]
+    return law, law.weights[kind][:, ours]
+
+
 def test_example_1_has_other_zeros_than_its_list():
-    """Clients 1 and 3 in odd rounds, 2 and 4 in even ones: q_3 and q_4 of the list stand at the wrong rounds."""
-    law = np.array([[0.0, 0.5, 0.0, 0.5], [0.5, 0.0, 0.5, 0.0]])  # even, odd rounds
-    printed = {(0, 0), (0, 1), (1, 2), (1, 3)}  # q_1^{2n} = q_2^{2n} = q_3^{2n+1} = q_4^{2n+1} = 0
-    zeros = set(zip(*map(np.ndarray.tolist, np.nonzero(law == 0)), strict=True))
-    assert zeros == {(0, 0), (0, 2), (1, 1), (1, 3)} != printed
-    assert law.mean(axis=0).tolist() == [0.25] * 4  # ½[q_i^{2n} + q_i^{2n+1}] = p_i
-    types = law[:, [0, 2]] + law[:, [1, 3]]
-    assert types.tolist() == [[0.5, 0.5], [0.5, 0.5]]
-    line = ft.timeline(ft.FedBuff(2), ft.FixedTimes([1] * 4), rounds=2)
-    assert line.client.tolist() == [0, 1, 2, 3]  # the same with the clients numbered otherwise
+    """Odd clients in odd rounds, even ones in even rounds: two of the four q's that the list calls 0 are ½.
+
+    Caught: a run of FedBuff that takes others, weights d_i of 1.
+    """
+    _, q = _example_1()
+    half = {(n % 2, i) for n, row in enumerate(q) for i in (1, 2, 3, 4) if row[i - 1] == 0.5}
+    zero = {(n % 2, i) for n, row in enumerate(q) for i in (1, 2, 3, 4) if row[i - 1] == 0}
+    assert half == {(1, 1), (1, 3), (0, 2), (0, 4)}  # q_1^{2n+1} = q_3^{2n+1} = q_2^{2n} = q_4^{2n} = ½, as printed
+    printed, meant = {(0, 1), (0, 2), (1, 3), (1, 4)}, {(0, 1), (0, 3), (1, 2), (1, 4)}
+    assert zero == meant
+    assert printed & half == {(0, 2), (1, 3)} == printed - zero
+    types = np.stack([q[:, :2].sum(axis=1), q[:, 2:].sum(axis=1)], axis=1)  # clients 1 and 2 have Z_1, 3 and 4 Z_2
+    assert (types == 0.5).all()
+
+
+def test_example_1_gives_every_client_its_importance_in_two_rounds():
+    """½[q_i^{2n} + q_i^{2n+1}] = p_i in each window of the run, and in no round. Caught: d_i = 1 or d_i = p_i."""
+    law, q = _example_1()
+    assert law.window == 2
+    for pair in q.reshape(-1, 2, 4):
+        assert pair.mean(axis=0) == pytest.approx([0.25] * 4)
+        assert (pair != 0.25).all()
+    assert law.expected_weight == pytest.approx([0.25] * 4)
 
 
 def test_example_2_has_its_condition_on_the_shares_of_the_run():
@@ -387,22 +410,6 @@ def test_centralized_training_has_no_delay():
     assert (ft.timeline(ft.Centralized(), ft.FixedTimes([2]), rounds=5).staleness == 0).all()
     problem = quadratics(1, dimension=2, noise=0.5)
     assert residuals(constants(problem, batch_size=1), law).residual == pytest.approx(0, abs=1e-12)
-
-
-def test_sampling_of_everybody_is_fedavg_and_of_few_is_not_proportional():
-    d = np.array([0.2, 0.3, 0.5])
-    everybody = co.uniform_sample(d, 3)
-    assert (everybody.co_participation, everybody.weight_spread) == pytest.approx((1, 0))
-    assert everybody.expected == pytest.approx(d)
-    with_return = co.multinomial_sample(np.full(3, 1 / 3), d, 3)  # M draws with return are not FedAvg
-    assert with_return.co_participation < 1
-    p = np.full(8, 1 / 8)
-    found = [co.uniform_sample(p * 8 / m, m) for m in (1, 2, 4)]
-    alpha, beta = ([getattr(f, name) for f in found] for name in ("co_participation", "weight_spread"))
-    assert alpha == sorted(alpha)
-    assert alpha[0] == 0  # so not proportional to m
-    assert beta == sorted(beta, reverse=True)
-    assert beta[0] / beta[1] != pytest.approx(2)  # nor β to 1/m: (M − m)/m
 
 
 def test_rounds_by_a_criterion_have_a_residual():

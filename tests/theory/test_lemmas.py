@@ -1,4 +1,4 @@
-"""Lemmas 1 to 7 on small rounds in which every set of participants and every batch is enumerated, so that expectations
+"""Lemmas 1 to 6 on small rounds in which every set of participants and every batch is enumerated, so that expectations
 are exact; where a printed form fails, its failure is kept.
 """
 
@@ -17,7 +17,7 @@ from fedtempo.theory.bounds import bound
 from fedtempo.theory.expected import expected_from_timeline
 from fedtempo.theory.problem_constants import constants
 from fedtempo.theory.round_residuals import residuals
-from fedtempo.theory.theorems import Steps, theorem_2_at
+from fedtempo.theory.theorems import Steps
 from fedtempo.theory.virtual_models import virtual_models
 
 ROUNDING = 1e-11
@@ -372,45 +372,3 @@ def test_lemma_6_holds_over_a_run(seed):
     rho, D = kinds.max_total_weight, 6 * s.drift_factor * (steps.local_lr * (steps_ - 1) * s.smoothness) ** 2
     right = 24 * rho * 2 * s.smoothness * gap + 12 * rho**2 * (D * left.sigma_1 + left.sigma_2)
     assert 0 < moved <= (steps.local_lr * steps_) ** 2 * right
-
-
-# Lemma 7, and what follows from it
-
-
-def _types_round(seed):
-    """Quadratics of three types, of which a round represents some; a point anywhere."""
-    rng = np.random.default_rng([7, seed])
-    problem = quadratics(
-        3, dimension=2, heterogeneity=float(rng.choice([0.1, 1.0, 10.0])), convexity=0.3, seed=seed, rows=1
-    )
-    line = ft.timeline(ft.FedFix(1), ft.FixedTimes([1, 2, 3]), rounds=6)
-    left = residuals(constants(problem, batch_size=None), expected_from_timeline(line, rng.uniform(0.1, 20.0, size=3)))
-    point = rng.standard_normal(2) * float(rng.choice([0.1, 1.0, 10.0]))
-    return problem, left, point
-
-
-def test_lemma_7_holds_as_printed():
-    for seed in range(60):
-        problem, left, point = _types_round(seed)
-        p, L = problem.importance.values, left.constants.full_smoothness
-        gradients, losses = left.constants.losses.gradients(point), left.constants.losses.losses(point)
-        gaps = losses - left.constants.client_minima
-        for n, row in enumerate(left.expected.normalised):
-            here = row > 0
-            chi = float((((p - row) ** 2)[here] / row[here]).sum())
-            right = 4 * L * (chi * row @ gaps + p[~here] @ gaps[~here])
-            assert chi == pytest.approx(left.by_type.chi_squared[n])
-            assert _sq(p @ gradients - row @ gradients) <= right + ROUNDING
-
-
-def test_theorem_2_fails_as_printed_and_holds_with_twice_lemma_7():
-    """Its proof puts 2‖∇L − ∇L̃^n‖² and then Lemma 7 without the 2; and 1/q² where ‖∇L̃^n‖² ≤ 2L q⁻¹[…] gives 1/q."""
-    failures = tried = 0
-    for seed in range(150):
-        problem, left, point = _types_round(seed)
-        square = _sq(problem.importance.values @ left.constants.losses.gradients(point))
-        for n in range(len(left.expected.weights)):
-            tried += 1
-            failures += square > theorem_2_at(left, n, point, printed=True)
-            assert square <= theorem_2_at(left, n, point) + ROUNDING
-    assert failures > tried / 20  # a third where weights are above 1 and curvatures equal

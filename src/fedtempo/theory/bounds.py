@@ -1,9 +1,9 @@
 """The bounds of Theorems 1, 2 and 3 and of Corollary 1 for one run on one problem, term by term (section 3).
 
     Theorem 1      mean of L^n(θ^{n,k}) − L^n(θ̄^n)  ≤  R + ε_F + ε_K + ε_α + ε_β
-    Theorem 2      mean of ‖∇L(θ^{n,k})‖²           ≤  max_n 4L(1+2χ_n²)/q(n) · (Theorem 1) + P + U
+    Theorem 2      mean of ‖∇L(θ^{n,k})‖²           ≤  max_n 4L(1+χ_n²)/q(n) · (Theorem 1) + P + U
     Theorem 3      mean of L̄(θ^{n,k}) − L̄(θ̄)       ≤  ε = ε_F + ε_K + ε_α + ε_β + ε_W
-                   mean of ‖∇L(θ^{n,k})‖²           ≤  4L(1+2χ²)/q · ε + (8Lχ²/q)[L̄(θ̄) − Σ s_j F_j*]
+                   mean of ‖∇L(θ^{n,k})‖²           ≤  4L(1+χ²)/q · ε + (4Lχ²/q)[L̄(θ̄) − Σ s_j F_j*]
     Corollary 1    mean of L(θ^{n,k}) − L(θ*)       ≤  (ε_F + ε_K + ε_α + ε_β)/min_n q(n)     where s̃_j(n) = r_j, all n
 
 `theorems.py` has the constants and what was mended in the proofs. U and B depend on the models met: they come from
@@ -102,8 +102,8 @@ class Bound(Shown):
             "ε_α": p.joint,
             "ε_β": p.spread,
             "ε_W": self._window_term,
-            "P": 8.0 * self._smoothness * self.left.unfairness,
-            "U": None if self._unseen is None else 8.0 * self._smoothness * self._unseen,
+            "P": 4.0 * self._smoothness * self.left.unfairness,
+            "U": None if self._unseen is None else 4.0 * self._smoothness * self._unseen,
         }
 
     @property
@@ -138,7 +138,7 @@ class Bound(Shown):
         """Of the mean of ‖∇L‖²; None where a data type misses rounds and U was not measured."""
         if self._unseen is None:
             return None
-        away = 8.0 * self._smoothness * (self.left.unfairness + self._unseen)
+        away = 4.0 * self._smoothness * (self.left.unfairness + self._unseen)
         return theorem_2_factor(self.left) * self.theorem_1 + away
 
     @property
@@ -154,8 +154,8 @@ class Bound(Shown):
         if self.theorem_3 is None or absent is None:
             return None
         smooth, chi, whole = self._smoothness, self.left.chi_squared, float(self.expected.expected_weight.sum())
-        near = 4.0 * smooth * (1 + 2 * chi) / whole * self.theorem_3
-        return near + 8.0 * smooth * (chi / whole * self.left.heterogeneity + absent)
+        near = 4.0 * smooth * (1 + chi) / whole * self.theorem_3
+        return near + 4.0 * smooth * (chi / whole * self.left.heterogeneity + absent)
 
     @property
     def corollary_1(self) -> float | None:

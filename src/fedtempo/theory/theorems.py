@@ -27,10 +27,17 @@ V^k = Σ (ω_i − q_i) g_i^k, which has mean zero, θ^{n,k} carries −η̃ Σ_
 
 So Lemma 2 holds with Kβ for β, and Lemma 6, on whole rounds, as it stands: K before η̃ in e_β, none before its delay.
 
-Theorem 2 loses a factor 2 between Lemma 7 and its use, and has a 1/q(n) too many:
+Theorem 2 has a 1/q(n) too many, which is wrong for q(n) > 1:
 
-    ‖∇L(θ)‖² ≤ 4L(1+2χ_n²)/q(n) · [L^n(θ) − L^n(θ̄^n)]
-                + 8Lχ_n² Σ_{j∈W_n} s̃_j(n)[F_j(θ̄^n) − F_j*] + 8L Σ_{j∉W_n} r_j[F_j(θ) − F_j*]
+    ‖∇L(θ)‖² ≤ 4L(1+χ_n²)/q(n) · [L^n(θ) − L^n(θ̄^n)]
+                + 4Lχ_n² Σ_{j∈W_n} s̃_j(n)[F_j(θ̄^n) − F_j*] + 4L Σ_{j∉W_n} r_j[F_j(θ) − F_j*]
+
+Its proof loses a factor 2 as well, where 2‖∇L − ∇L̃^n‖² becomes Lemma 7 without the 2, but 4L holds. With sums over W_n,
+x = Σ_{j∉W_n} r_j, v = ∇L̃^n = Σ s̃_j ∇F_j, b = Σ [r_j − (1−x)s̃_j] ∇F_j and c = Σ_{j∉W_n} r_j ∇F_j
+
+    ∇L = (1−x)v + b + c,   so that  ‖∇L‖² ≤ 2/(2−x) ‖(1−x)v + b‖² + 2/x ‖c‖² ≤ 2(1−x)‖v‖² + 2‖b‖² + 2/x ‖c‖²
+    ‖v‖² ≤ 2L [L̃^n(θ) − L̃^n(θ̄^n)],   ‖b‖² ≤ (χ_n²−x²) Σ s̃_j ‖∇F_j‖²,
+    ‖c‖² ≤ x Σ_{j∉W_n} r_j ‖∇F_j‖²,          ‖∇F_j‖² ≤ 2L [F_j − F_j*]
 
 Theorem 3 has ε_W = ½ q ρ η̃ K (W−1) B² with q = Σ q_i: in a window (1/W) Σ_{n,m} q_i(m) [L_i(θ^{n,k}) − L_i(θ^{m,k})] is
 at most (1/W) Σ_{n,m} q_i(m) · B · |n−m|Kη̃ρB, and Σ_n |n−m| ≤ W(W−1)/2.
@@ -214,20 +221,19 @@ def theorem_2_at(left: Residuals, kind: int, point: Floats, *, printed: bool = F
     chi, imbalance = float(left.by_type.chi_squared[kind]), float(left.round_imbalance[kind])
     unseen = float(left.type_gaps(losses) @ left.unseen[kind])
     if total == 0:
-        return (4.0 if printed else 8.0) * smooth * unseen
-    if printed:
-        return 4.0 * smooth * ((chi / total + 1 / total**2) * gap + chi * imbalance + unseen)
-    return 4.0 * smooth * ((1 + 2 * chi) / total * gap + 2 * chi * imbalance + 2 * unseen)
+        return 4.0 * smooth * unseen
+    own = 1 / total**2 if printed else 1 / total
+    return 4.0 * smooth * ((chi / total + own) * gap + chi * imbalance + unseen)
 
 
 def theorem_2_factor(left: Residuals) -> float:
-    """The largest over rounds with participants of 4L(1+2χ_n²)/q(n): it multiplies Theorem 1's bound."""
+    """The largest over rounds with participants of 4L(1+χ_n²)/q(n): it multiplies Theorem 1's bound."""
     chi, total = left.by_type.chi_squared[left.busy], left.expected.total[left.busy]
-    return 4.0 * left.constants.full_smoothness * float(((1 + 2 * chi) / total).max())
+    return 4.0 * left.constants.full_smoothness * float(((1 + chi) / total).max())
 
 
 def step_bound(steps: Steps, total_weight: float, gradient_bound: float) -> float:
-    """‖θ^{n+1} − θ^n‖ ≤ η̃ q(n) K B, where no gradient of a local step is longer than B (before Theorem 3)."""
+    """E‖θ^{n+1} − θ^n‖ ≤ η̃ q(n) K B with B of what clients step with, mini-batch gradients (before Theorem 3)."""
     return steps.effective_lr * total_weight * steps.local_steps * gradient_bound
 
 
