@@ -109,11 +109,17 @@ def check(kind: str, place: Path, points: int = feed.POINTS, runs=feed.RUNS) -> 
         assert found_value == value or (math.isnan(found_value) and math.isnan(value))
 
 
+def alone() -> dict[str, str]:
+    """The environment of a process that shares nothing with this one: no process of W&B's, which would go on."""
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    return {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"} | {"PYTHONPATH": paths}
+
+
 @KINDS
 def test_killed_and_told_again_each_point_is_there_once(kind, tmp_path) -> None:
     place = tmp_path / "deep" / "place"
     command = [sys.executable, ROOT / "tests/support/feed.py", kind, place]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
+    environment = alone()
     killed = subprocess.run([*command, "4"], env=environment, capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
     if kind == "mlflow":
@@ -149,7 +155,7 @@ def test_the_same_sink_told_the_same_runs_again(kind, tmp_path) -> None:
 
 def test_killed_while_mlflow_makes_its_database(tmp_path) -> None:
     command = [sys.executable, ROOT / "tests/support/feed.py", "mlflow", tmp_path]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
+    environment = alone()
     process = subprocess.Popen([*command, str(feed.POINTS)], env=environment, stderr=subprocess.DEVNULL)
     deadline = clock.monotonic() + 60
     while not [path for path in tmp_path.iterdir() if path.stat().st_size] and clock.monotonic() < deadline:
