@@ -2,16 +2,11 @@
 
     steps = Σ_schemes T · u · runs · Σ_K K       u: jobs that end in a unit of time, by all clients together
 
-    asynchronous, FedBuff    u = Σ 1/τ_i
-    FedAvg                   u = M / max τ_i
-    FedFix(Δt)               u = Σ 1 / (Δt ⌈τ_i/Δt⌉)
-
-τ_i is `mean_time`, M `clients`, K `local_steps`, T `until`. Compiling and measuring come on top.
+u is counted on the clock, over a long run. K is `amounts`, T `until`. Compiling and measuring come on top.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +18,9 @@ SPEED = {"mnist": 3.3e6, "cifar10": 35.8e3, "shakespeare": 8.3e3}
 SERVED = 12
 """Partitions that are run: two choose the rate, ten are judged."""
 
-WAIT = 0.5
+WAIT = "1/2"
+COUNTED = 200
+"""Units of time over which jobs are counted."""
 
 Scheme = Literal["FedAvg", "async", "FedFix", "FedBuff"]
 
@@ -55,13 +52,13 @@ class Work:
 @cache
 def jobs_in_time(scheme: Scheme, clients: int, slowdown: int) -> float:
     """Jobs that end in a unit of time, the slowest client's."""
-    fastest = 1 - slowdown / 100
-    times = [fastest + (1 - fastest) * k / (clients - 1) for k in range(clients)]
-    if scheme == "FedAvg":
-        return clients / max(times)
-    if scheme == "FedFix":
-        return sum(1 / (WAIT * math.ceil(t / WAIT - 1e-9)) for t in times)
-    return sum(1 / t for t in times)
+    from fedtempo.clock.times import FixedTimes
+    from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix
+    from fedtempo.schemes.timelines import timeline
+
+    named = {"FedAvg": FedAvg(), "async": AsyncFedAvg(), "FedFix": FedFix(WAIT), "FedBuff": FedBuff(10)}
+    times = FixedTimes.spread(clients=clients, slowdown=slowdown)
+    return len(timeline(named[scheme], times, until=COUNTED).client) / COUNTED
 
 
 def duration(seconds: float) -> str:

@@ -94,6 +94,7 @@ class Part:
     """Its first stage."""
     _chosen: dict[tuple[str, str], xr.Dataset] = field(default_factory=dict, compare=False)
     _tuned: dict[tuple[str, str], float | None] = field(default_factory=dict, compare=False)
+    _best: dict[tuple[str, str, str], Runs] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, name: str, history: History, first: History | None = None) -> Part:
@@ -180,10 +181,16 @@ class Part:
 
         Those by which the rate was chosen are left out.
         """
-        rate = self.tuned(prefix, tuned_on or rule)
+        key = (prefix, rule, tuned_on or rule)
+        if key not in self._best:
+            self._best[key] = self._at_best(*key)
+        return self._best[key]
+
+    def _at_best(self, prefix: str, rule: str, tuned_on: str) -> Runs:
+        rate = self.tuned(prefix, tuned_on)
         runs = self.at(prefix, rule, rate)
         data = runs.dataset.map(lambda v: self.judged(v) if {"partition", "seed"} <= set(v.dims) else v)
-        return replace(runs, dataset=data, choice=self.choice(prefix, tuned_on or rule, rate))
+        return replace(runs, dataset=data, choice=self.choice(prefix, tuned_on, rate))
 
     def choice(self, prefix: str, rule: str, rate: float | None) -> Choice | None:
         """What is known about a rate that was chosen for a scheme with a weight rule."""
