@@ -604,6 +604,17 @@ def test_work_is_judged_by_rate():
     assert "lowest at the end, K = 25" in next(c for c in found.cases if c.word == "the other way").note
 
 
+def test_the_best_amount_of_work_is_chosen_on_other_runs():
+    """On the two runs that choose, K = 25 is lowest; on the others K = 8 as before."""
+
+    def change(rule, rate, amount, run, curve):
+        return curve - 0.25 if run < 2 and amount == 25 else curve
+
+    found = claim(10, {"fig3": fig3(change=change)})
+    assert found.verdict == Verdict("seen", (100.0,), ("the lowest K is at an end on some runs only",))
+    assert {c.note for c in found.cases} == {"", "lowest at the end, K = 25"}
+
+
 def test_a_lowest_end_that_is_hardly_lower_decides_nothing():
     def hardly(rule, rate, amount, run, curve):
         level = {25: 0.5 + 0.01 * (run % 2 - 0.5), 20: 0.5001}.get(amount, 1.0)
