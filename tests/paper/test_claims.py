@@ -8,19 +8,19 @@ import re
 import zlib
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
 import xarray as xr
 
+from fedtempo.errors import InputError
 from fedtempo.paper import claims as claims_page
 from fedtempo.paper.claims import CLAIMS, judge, stored
 from fedtempo.paper.claims_cost import SPEED, Work, duration, jobs_in_time
 from fedtempo.paper.claims_kinds import Case
 from fedtempo.paper.claims_rules import MISSING, Evidence, Verdict, verdicts
-from fedtempo.paper.claims_runs import Book, Part
+from fedtempo.paper.claims_runs import Book, Part, partitions_of
 from fedtempo.paper.statistics import (
     Estimate,
     chance_above,
@@ -758,26 +758,35 @@ def test_results_say_their_setting_figure_and_partition(tmp_path, true_results):
         study = {"problem": {"name": "mnist", "seed": seed}}
         kept_on_disk(tmp_path, f"fig2-mnist.{seed}.nc", one, study=study, setting="authors")
     kept_on_disk(tmp_path, "fig2-mnist.nc", h)
+    other = {"problem": {"name": "mnist", "seed": 99}}
+    kept_on_disk(tmp_path, "fig2-mnist.one.nc", History(h.dataset.isel(partition=[0])), study=other)
     kept_on_disk(tmp_path, "fig4-cifar10-20-F80.scout.nc", h, figure="fig4", part="cifar10-20-F80")
     kept_on_disk(tmp_path, "figure-of-mine.nc", h, figure="mine")
     found = stored(tmp_path)
     assert set(found) == {"text", "authors"}
     assert set(found["text"]) == {"fig2", "fig4.scout", "fig5"}
     assert found["text"]["fig5"]["cifar10-20-F80"] is found["text"]["fig4.scout"]["cifar10-20-F80"]
+    assert found["text"]["fig2"]["mnist"].dataset["partition"].values.tolist() == list(RUNS)  # not that of seed 99
     joined = found["authors"]["fig2"]["mnist"].dataset
     assert joined["partition"].values.tolist() == [2, 7]
     np.testing.assert_allclose(
         joined["loss"].transpose(*h.dataset["loss"].dims), h.dataset["loss"].isel(partition=[2, 7]), rtol=1e-6
     )
-    assert Path(tmp_path / "fig2-mnist.nc").is_file()
 
 
 def test_several_problems_of_a_study_are_partitions(true_results):
-    def renamed(data):
-        return data.rename(partition="problem").assign_coords(problem=[f"MNIST, seed {k}" for k in RUNS])
+    def renamed(h, part, seeds=RUNS):
+        return h.dataset.rename(partition="problem").assign_coords(problem=[f"{part}-{seed}" for seed in seeds])
 
-    named = {"fig2": {n: History(renamed(h.dataset)) for n, h in true_results["fig2"].items()}}
-    assert words(judge(named))[1] == "holds"
+    named = {"fig2": {n: History(renamed(h, n)) for n, h in true_results["fig2"].items()}}
+    assert word(1, named) == "holds"
+    both = [renamed(true_results["fig2"][n], n, [42, *range(1, 12)]) for n in DATA[:2]]
+    study = History(xr.concat(both, dim="problem"))
+    parts = {n: partitions_of(study, n) for n in DATA[:2]}
+    assert parts["mnist"].dataset["partition"].values.tolist() == [42, *range(1, 12)]
+    assert claim(3, {"fig2": parts}).cases == claim(3, true_results).cases
+    with pytest.raises(InputError, match="there is no problem cifar10-SEED"):
+        partitions_of(study, "cifar10")
 
 
 # -- what would decide a claim

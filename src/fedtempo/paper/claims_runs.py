@@ -11,6 +11,7 @@ on a fifth of the seeds, one at least; where a partition has one seed only, on a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.paper.claims_rules import Choice, at_edge
 from fedtempo.paper.figure_file import FIGURES, read_figure
@@ -240,15 +242,31 @@ def score(values: xr.DataArray) -> float:
 
 
 def by_partition(history: History) -> History:
-    """A history with the dimension `partition`: the problems of one that has several, else the seed of its one."""
+    """A history with the dimension `partition`: the problems of one that has several, else the seed of its one.
+
+    A problem's name ends with the seed by which it was dealt, as mnist-shard-42; else they are numbered.
+    """
     data = history.dataset
     if "partition" in data.dims:
         return history
     if "problem" in data.dims:
-        return History(data.rename(problem="partition").assign_coords(partition=np.arange(data.sizes["problem"])))
+        ends = [re.search(r"-(\d+)$", str(name)) for name in data["problem"].values.tolist()]
+        seeds = [int(end[1]) for end in ends if end is not None]
+        if len(set(seeds)) < data.sizes["problem"]:
+            seeds = list(range(data.sizes["problem"]))
+        return History(data.rename(problem="partition").assign_coords(partition=seeds))
     seed = int(what_was_run(history).get("study", {}).get("problem", {}).get("seed", 0))
     moved = [name for name, values in data.items() if "seed" in values.dims]
     return History(data.assign({name: data[name].expand_dims(partition=[seed]) for name in moved}))
+
+
+def partitions_of(history: History, part: str) -> History:
+    """Of a study of several problems, those of one part of a figure: PART-SEED, for each seed a partition."""
+    names = [str(name) for name in history.dataset["problem"].values.tolist()]
+    own = [name for name in names if re.fullmatch(rf"{re.escape(part)}-\d+", name)]
+    if not own:
+        raise InputError(f"{part}: there is no problem {part}-SEED among {', '.join(names)}; name them so in the study")
+    return by_partition(history.select(problem=own))
 
 
 def _one(history: History, scheme: str, rule: str) -> xr.Dataset:
@@ -306,7 +324,7 @@ class Book:
 def stored(folder: Path) -> dict[str, dict[str, dict[str, History]]]:
     """For each setting the results in a folder; what they are is written in them.
 
-    Files of one part that were dealt by other seeds are its partitions.
+    Files of one part that were dealt by other seeds are its partitions; a file of several partitions stands for itself.
     """
     found: dict[str, dict[str, dict[str, list[History]]]] = {}
     for path in sorted(folder.glob("fig*.nc")):
@@ -324,10 +342,12 @@ def stored(folder: Path) -> dict[str, dict[str, dict[str, History]]]:
 
 
 def joined(histories: list[History]) -> History:
-    """One history of several partitions."""
-    if len(histories) == 1:
-        return histories[0]
-    parts = sorted((by_partition(h).dataset for h in histories), key=lambda data: int(data["partition"][0]))
+    """One history of a part's partitions: that which has several of them, or of each file one."""
+    parts = [by_partition(h).dataset for h in histories]
+    several = max(parts, key=lambda data: int(data.sizes["partition"]))
+    if len(parts) == 1 or several.sizes["partition"] > 1:
+        return History(several)
+    parts = sorted(parts, key=lambda data: int(data["partition"][0]))
     return History(xr.concat(parts, dim="partition", join="outer", combine_attrs="override"))
 
 
