@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fedtempo.paper.claims import judge, markdown
+from fedtempo.paper.claims import judge, markdown, stored
 from fedtempo.paper.figure_file import FIGURES, read_figure
-from fedtempo.paper.stages import drawn_path, load, path_of, second_stage, what_was_run
+from fedtempo.paper.stages import load, path_of, second_stage, what_was_run
 from fedtempo.simulation.history.history import History
 
 ROOT = Path(__file__).parents[1]
@@ -21,13 +21,9 @@ RESULTS = DOCS / "reproduction"
 
 
 def test_the_page_of_claims_is_judged_from_the_results_beside_it():
-    found = {}
-    for name in FIGURES:
-        parts = read_figure(name, "paper").parts
-        there = {part.name: load(drawn_path(RESULTS, part)) for part in parts}
-        found[name] = {n: history for n, history in there.items() if history is not None}
+    found = {setting: judge(results) for setting, results in stored(RESULTS).items()}
     page = (DOCS / "claims.md").read_text(encoding="utf-8")
-    assert page == markdown(judge(found)), "fedtempo reproduce claims --from-results docs/reproduction --out docs"
+    assert page == markdown(found), "fedtempo reproduce claims --from-results docs/reproduction --out docs"
 
 
 def test_results_were_run_in_the_setting_of_their_figure_files():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.test_cli import in_process
+from fedtempo.paper.claims import why
 from fedtempo.paper.reproduction_page import (
     _carried,
     claims_of,
@@ -55,13 +56,14 @@ def test_figures_are_found_with_their_scale(found) -> None:
 
 
 def test_statements_stand_in_a_table_and_beside_their_figure(found, page) -> None:
-    claims = claims_of(found)
-    ran = [claim for claim in claims if claim.verdict != "not run"]
+    (claims,) = claims_of(found).values()
+    ran = [claim for claim in claims if claim.verdict.word != "not run"]
     rows = {row[0]: row for row in rows_of(page) if len(row) == 6}
     assert {str(claim.id) for claim in ran} == rows.keys() - {"no."}
     for claim in ran:
         assert rows[str(claim.id)][1] == claim.statement
-        assert rows[str(claim.id)][-1] == claim.verdict
+        assert rows[str(claim.id)][-2] == str(claim.verdict)
+        assert rows[str(claim.id)][-1] == (why(claim) or "–")
     assert [claim.id for claim in _carried(found.figures[0], claims)] == [1, 2, 3, 4, 5, 6, 8, 9]
     assert "Not run: CIFAR-10, Shakespeare." in text_of(page)
     assert "fedtempo reproduce fig2 --scale paper" in text_of(page)

@@ -162,18 +162,12 @@ def _present(figure: Figure, results: dict[str, History], path: Path) -> None:
 
 def _judge(results: Path, folder: Path, scale: str) -> None:
     from fedtempo.files import write_text
-    from fedtempo.paper.claims import judge, markdown, show_claims
-    from fedtempo.paper.figure_file import FIGURES, read_figure
+    from fedtempo.paper.claims import judge, markdown, show_claims, stored
 
-    found = {}
-    for name in FIGURES:
-        figure = read_figure(name, scale)
-        if figure.parts:
-            found[name] = _read(figure, results, lambda part: True, missing_ok=True)
-    if not any(found.values()):
+    settings = {name: judge(found) for name, found in stored(results).items()}
+    if not settings:
         raise DataMissing(f"{results}: there are no results to judge; fedtempo reproduce all --scale {scale}")
-    claims = judge(found)
-    show_claims(claims)
+    show_claims(settings)
     page = folder / "claims.md"
-    write_text(page, markdown(claims))
+    write_text(page, markdown(settings))
     typer.echo(f"{page}: the same with all cases")

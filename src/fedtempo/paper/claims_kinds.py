@@ -1,11 +1,11 @@
-"""A statement of the paper, the cases in which it is measured, and how verdicts of cases make one of the statement.
+"""A statement of the paper, and the cases in which it is measured.
 
-    every        holds if every case holds, fails if one fails
-    some         holds if one case holds, fails if every case fails
-    generally    holds if most cases hold and none fails, fails if half of them fail
+    every case      unless the claim says otherwise
+    most, some      more than half of them, or one
+    groups          settings of which the paper does not say which one it means: each is judged by itself
 
-A case is two sets of runs against each other, seed by seed. Cases that were not run leave a statement undecided, unless
-the others settle it, and say what is missing. Cases shown beside it do not count.
+A case is two sets of runs against each other, run by run. Cases that were not run leave a statement undecided, unless
+the others settle it. Cases shown beside it do not count. Which verdict follows is said in `claims_rules`.
 """
 
 from __future__ import annotations
@@ -14,54 +14,65 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import xarray as xr
 
+from fedtempo.paper.claims_cost import Work
+from fedtempo.paper.claims_rules import (
+    MISSING,
+    Choice,
+    Comparison,
+    Evidence,
+    Finding,
+    Kind,
+    Numbers,
+    Verdict,
+    estimate,
+    examine,
+)
 from fedtempo.paper.claims_runs import Book, NotRun, Part, Runs
-from fedtempo.paper.statistics import FEWEST, Estimate, paired
-
-Verdict = Literal["holds", "fails", "undecided", "not run", "answered"]
+from fedtempo.paper.statistics import Estimate, differences
 
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: a number with its 95 % interval, if there is one, over so many seeds."""
+    """One measurement: a number with its 95 % interval, if there is one, and what it says."""
 
     name: str
     number: float | None = None
     low: float | None = None
     high: float | None = None
-    verdict: Verdict = "not run"
+    finding: Finding = MISSING
     note: str = ""
-    seeds: int = 0
     group: str = ""
     beside: bool = False
+    word: str = "not run"
 
     @classmethod
-    def of(cls, name: str, found: Estimate, verdict: Verdict, note: str = "") -> Case:
-        """A case from an estimate; with too few seeds it is undecided, whatever the number says."""
+    def of(cls, name: str, comparison: Comparison, note: str = "", shown: Estimate | None = None) -> Case:
+        """A case from a comparison; `shown` is the number for the page, where it is not the first that is compared."""
+        found = shown if shown is not None else estimate(comparison.numbers[0])
+        finding = examine(comparison)
         number = None if math.isnan(found.number) else found.number
-        if found.seeds < FEWEST:
-            few = "one seed" if found.seeds == 1 else f"{found.seeds} seeds"
-            verdict, note = "undecided", "; ".join(filter(None, (note, f"{few}, too few for an interval")))
-        return cls(name, number, found.low, found.high, verdict, note, found.seeds)
-
-    @classmethod
-    def positive(cls, name: str, found: Estimate, note: str = "") -> Case:
-        """Holds if the number is significantly above zero, fails if it is significantly below."""
-        return cls.of(name, found, "holds" if found.above else "fails" if found.below else "undecided", note)
-
-    @classmethod
-    def within(cls, name: str, found: Estimate, low: float, high: float, note: str = "") -> Case:
-        """Holds if the whole interval is between the bounds, fails if nothing of it is."""
-        verdict: Verdict = "holds" if found.inside(low, high) else "fails" if found.outside(low, high) else "undecided"
-        return cls.of(name, found, verdict, note)
+        return cls(name, number, found.low, found.high, finding, note, word=finding.word)
 
     def moved(self, *, group: str = "", beside: bool = False) -> Case:
         """The same case in a group, or beside the others."""
         return replace(self, group=group, beside=beside)
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """What would decide a claim."""
+
+    horizon: str
+    """As far as the paper goes, in units of time."""
+    unit: str
+    margin: str
+    what: str
+    """The runs that would decide it."""
+    work: tuple[Work, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,8 +85,13 @@ class Claim:
     measured: str
     cases: tuple[Case, ...]
     verdict: Verdict
-    horizon: str
+    deciding: Deciding
     remark: str = ""
+
+
+def no_remark(cases: Sequence[Case]) -> str:
+    """Nothing to add."""
+    return ""
 
 
 @dataclass(frozen=True)
@@ -87,56 +103,25 @@ class Question:
     statement: str
     measured: str
     ask: Callable[[Book], Iterable[Case]]
-    rule: Callable[[Sequence[Case]], Verdict]
-    remark: Callable[[Sequence[Case]], str]
+    deciding: Deciding
+    most: bool = False
+    some: bool = False
+    remark: Callable[[Sequence[Case]], str] = no_remark
+    judge: Callable[[Sequence[Case]], Verdict] | None = None
+    """For what is no statement about noisy numbers: its verdict, without Holm's procedure."""
 
-    def judged(self, book: Book) -> Claim:
-        """What the results say to it."""
-        cases = tuple(self.ask(book))
-        counted = [case for case in cases if not case.beside]
-        remark = self.remark(counted)
-        verdict = self.rule(counted)
-        horizon = book.horizon()
-        return Claim(self.id, self.place, self.statement, self.measured, cases, verdict, horizon, remark)
+    def evidence(self, cases: Sequence[Case]) -> Evidence:
+        """The findings that count, by group."""
+        groups: dict[str, list[Finding]] = {}
+        for case in cases:
+            if not case.beside:
+                groups.setdefault(case.group, []).append(case.finding)
+        return Evidence(groups, most=self.most, some=self.some)
 
-
-def every(cases: Sequence[Case]) -> Verdict:
-    """All of them."""
-    found = {case.verdict for case in cases}
-    if found <= {"not run"}:
-        return "not run"
-    return "fails" if "fails" in found else "holds" if found == {"holds"} else "undecided"
-
-
-def some(cases: Sequence[Case]) -> Verdict:
-    """One at least."""
-    found = {case.verdict for case in cases}
-    if found <= {"not run"}:
-        return "not run"
-    return "holds" if "holds" in found else "fails" if found == {"fails"} else "undecided"
-
-
-def generally(cases: Sequence[Case]) -> Verdict:
-    """Most of them, and none significantly the other way; half the other way is a failure."""
-    found = [case.verdict for case in cases]
-    if set(found) <= {"not run"}:
-        return "not run"
-    if 2 * found.count("fails") >= len(found):
-        return "fails"
-    settled = not {"fails", "not run"} & set(found)
-    return "holds" if 2 * found.count("holds") > len(found) and settled else "undecided"
-
-
-def no_remark(cases: Sequence[Case]) -> str:
-    """Nothing to add."""
-    return ""
-
-
-def by_group(cases: Sequence[Case]) -> str:
-    """The verdict for each group by itself."""
-    groups = dict.fromkeys(case.group for case in cases)
-    verdicts = {name: every([case for case in cases if case.group == name]) for name in groups}
-    return "; ".join(f"at {name}: {verdict}" for name, verdict in verdicts.items())
+    def claim(self, cases: Sequence[Case], verdict: Verdict) -> Claim:
+        """The statement with what came out."""
+        remark = self.remark([case for case in cases if not case.beside])
+        return Claim(self.id, self.place, self.statement, self.measured, tuple(cases), verdict, self.deciding, remark)
 
 
 def claim(
@@ -144,12 +129,15 @@ def claim(
     place: str,
     statement: str,
     measured: str,
+    deciding: Deciding,
     *,
-    rule: Callable[[Sequence[Case]], Verdict] = every,
+    most: bool = False,
+    some: bool = False,
     remark: Callable[[Sequence[Case]], str] = no_remark,
+    judge: Callable[[Sequence[Case]], Verdict] | None = None,
 ) -> Callable[[Callable[[Book], Iterable[Case]]], Question]:
     """Make a question of a function from results to cases."""
-    return lambda ask: Question(number, place, statement, measured, ask, rule, remark)
+    return lambda ask: Question(number, place, statement, measured, ask, deciding, most, some, remark, judge)
 
 
 def over(
@@ -175,28 +163,68 @@ def tried(name: str, measure: Callable[[], Case | Iterable[Case]]) -> Iterator[C
         yield Case(name, note=str(missing))
 
 
-def larger(name: str, a: Runs, b: Runs, measure: str = "loss") -> Case:
+def compared(
+    part: Part,
+    *values: xr.DataArray,
+    choices: Iterable[Choice | None] = (),
+    kind: Kind = "above",
+    margin: float | tuple[float, float] | None = None,
+    flaws: tuple[str, ...] = (),
+) -> Comparison:
+    """Values over partition and seed as plain ones, with how far their runs went and how their rates were chosen."""
+    return Comparison(
+        numbers=tuple(map(numbers, values)),
+        time=part.time,
+        horizon=part.horizon,
+        choices=tuple(choice for choice in choices if choice is not None),
+        kind=kind,
+        margin=margin,
+        flaws=flaws,
+    )
+
+
+def numbers(values: xr.DataArray) -> Numbers:
+    """What is known, by partition and seed."""
+    table = values.transpose("partition", "seed")
+    found: dict[int, dict[int, float]] = {}
+    for p, row in zip(table["partition"].values.tolist(), table.values.tolist(), strict=True):
+        known = {
+            int(s): value for s, value in zip(table["seed"].values.tolist(), row, strict=True) if not math.isnan(value)
+        }
+        if known:
+            found[int(p)] = known
+    return found
+
+
+def minus(x: xr.DataArray, y: xr.DataArray) -> xr.DataArray:
+    """The difference x − y for each run; 0 where both are infinite."""
+    x, y = xr.align(x, y, join="inner")
+    known = x.notnull() & y.notnull()
+    out = xr.full_like(x, np.nan, dtype=np.float64)
+    out.values[known.values] = differences(x.values[known.values], y.transpose(*x.dims).values[known.values])
+    return out
+
+
+def larger(part: Part, a: Runs, b: Runs, measure: str = "loss") -> Case:
     """Whether a's final value is above b's."""
     x, y = a.final(measure), b.final(measure)
-    known(name, x, y)
+    known(part.name, x, y)
     rates = a.at if a.rate == b.rate else f"{a.at or '–'} against {b.at or '–'}"
-    case = Case.positive(name, paired(x.values, y.values), "; ".join(filter(None, (against(x, y), rates))))
-    higher = {"holds": a, "fails": b}.get(case.verdict)
-    if higher is not None and higher.open and a.rate != b.rate:  # a rate that was not run might be better for it
-        return replace(case, verdict="undecided", note=f"{case.note}; rates beyond were not run to the end")
-    return case
+    choices = dict.fromkeys((a.choice, b.choice))
+    note = "; ".join(filter(None, (against(x, y), rates)))
+    return Case.of(part.name, compared(part, minus(x, y), choices=choices), note)
 
 
 def against(x: xr.DataArray, y: xr.DataArray) -> str:
-    """The two means over the seeds that have both, and how many of them diverged."""
+    """The two means over the runs that have both, and how many of them diverged."""
     both = (x.notnull() & y.notnull()).values
     means = [float(v.values[both].mean()) for v in (x, y)]
     said = " against ".join("∞" if np.isinf(m) else f"{m:.4g}" for m in means)
     lost = [int(np.isinf(v.values[both]).sum()) for v in (x, y)]
-    return said + (f", {lost[0]} and {lost[1]} of {both.sum()} seeds diverged" if any(lost) else "")
+    return said + (f", {lost[0]} and {lost[1]} of {both.sum()} runs diverged" if any(lost) else "")
 
 
 def known(name: str, *values: xr.DataArray) -> None:
-    """Make sure that some seed has all values."""
+    """Make sure that some run has all values."""
     if not np.logical_and.reduce([v.notnull().values for v in values]).any():
         raise NotRun(f"{name}: no seed was carried to the end under both")

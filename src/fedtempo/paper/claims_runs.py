@@ -1,30 +1,41 @@
-"""Runs of the paper's figures as the claims read them: per seed, at a chosen rate, up to a time that all have reached.
+"""Runs of the paper's figures as the claims read them: per run, at a chosen rate, up to a time that all have reached.
 
-A run's final value is the mean over the last tenth of the time grid; a run that diverged has the value ∞; one that was
-not run, or not carried to the end, has none (NaN). An unfinished study ends at the last time that every scheme and
-weight rule has reached.
+A run has a partition, which is the seed by which the data were dealt, and a seed. Its final value is the mean over the
+last tenth of the time grid; a run that diverged has the value ∞; one that was not run, or not carried to the end, has
+none (NaN). An unfinished study ends at the last time that every scheme and weight rule has reached.
+
+A rate is chosen on some of the runs, and judged on the others: on the seeds of the first stage if there was one, else
+on a fifth of the seeds, one at least; where a partition has one seed only, on a fifth of the partitions.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
 
+from fedtempo.errors import InputError
 from fedtempo.grid import RATE
-from fedtempo.paper.stages import shared_rate
+from fedtempo.paper.claims_rules import Choice, at_edge
+from fedtempo.paper.figure_file import FIGURES, read_figure
+from fedtempo.paper.stages import load, what_was_run
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.selection import at_the_end
 
 Results = Mapping[str, Mapping[str, History]]
-"""Figure, part, history."""
+"""Figure, part, history; the first stages of figure NAME are those of "NAME.scout"."""
+
+SETTINGS = {"text": "The paper's text", "authors": "The authors' scripts"}
+"""What may be judged: a table of the page for each that has results."""
 
 IDENTICAL, TIME_BASED = "identical", "time-based"
+FIRST_STAGE = ".scout"
 _MEASURES = ("loss", "loss_deviation", "surrogate_loss", "surrogate_deviation", "diverged_at")
 
 
@@ -34,19 +45,20 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Runs:
-    """The seeds of one scheme, weight rule and rate."""
+    """The runs of one scheme, weight rule and rate."""
 
-    dataset: xr.Dataset  # over seed and time, and further hyper-parameters
+    dataset: xr.Dataset  # over partition, seed and time, and further hyper-parameters
     rate: float | None
-    edge: str = ""  # "largest of 3" where a rate was chosen that is at an end of those that were run
-    open: bool = False  # whether there are rates beyond that end which were not run so far
+    choice: Choice | None = None
+    """How the rate was chosen; None where it was given."""
 
     @property
     def at(self) -> str:
         """The rate, in words."""
         if self.rate is None:
             return ""
-        return f"local_lr {self.rate:g}" + (f" ({self.edge})" if self.edge else "")
+        edge = at_edge(self.choice) if self.choice else ""
+        return f"local_lr {self.rate:g}" + (f" ({edge} of those run so far)" if edge else "")
 
     def values(self, measure: str) -> xr.DataArray:
         """A measure over time; ∞ from the time on at which a run diverged, NaN where nothing is known."""
@@ -58,13 +70,13 @@ class Runs:
         return values.transpose(..., "time")
 
     def final(self, measure: str = "loss") -> xr.DataArray:
-        """The mean over the last tenth of the time grid, of one point at least, for each seed."""
+        """The mean over the last tenth of the time grid, of one point at least, for each run."""
         values = self.values(measure)
         count = -(-values.sizes["time"] // 10)
         return values.isel(time=slice(-count, None)).mean("time", skipna=False)
 
     def tail(self, share: float) -> tuple[xr.DataArray, xr.DataArray]:
-        """Mean and deviation of the loss over the last `share` of the time, for each seed."""
+        """Mean and deviation of the loss over the last `share` of the time, for each run."""
         values = at_the_end(self.values("loss"), share)
         if values.sizes["time"] < 2:
             raise NotRun(f"fewer than two measurements lie in the last {100 * share:g} % of the time")
@@ -80,13 +92,16 @@ class Part:
 
     name: str
     history: History
-    planned: float
+    first: History | None = None
+    """Its first stage."""
     _chosen: dict[tuple[str, str], xr.Dataset] = field(default_factory=dict, compare=False)
     _tuned: dict[tuple[str, str], float | None] = field(default_factory=dict, compare=False)
+    _best: dict[tuple[str, str, str], Runs] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, name: str, history: History) -> Part:
+    def of(cls, name: str, history: History, first: History | None = None) -> Part:
         """A part up to the time that every scheme and weight rule has reached."""
+        history = by_partition(history)
         kept = [v for v in _MEASURES if v in history.dataset]
         data = history.dataset[kept].astype(np.float64)
         loss, times = data["loss"], data["time"].values
@@ -101,14 +116,40 @@ class Part:
             data = data.isel(time=slice(0, end + 1))
             if "diverged_at" in data:
                 data["diverged_at"] = data["diverged_at"].where(data["diverged_at"] <= times[end])
-        return cls(name, History(data), float(times[-1]))
+        return cls(name, History(data), None if first is None else by_partition(first))
 
     @property
-    def horizon(self) -> str:
-        """The time that was run, and the paper's."""
-        ran = float(self.history.dataset["time"].values[-1])
-        open_end = f" of {self.planned:g} planned" if ran < self.planned else ""
-        return f"{ran:g}{open_end}, paper {_paper_horizon(self.history) or 'unknown'}"
+    def time(self) -> float:
+        """How far it was run."""
+        return float(self.history.dataset["time"].values[-1])
+
+    @property
+    def horizon(self) -> float | None:
+        """How far the paper goes, where the results say it."""
+        until = self.history.attrs.get("horizon_of_paper", what_was_run(self.history).get("paper", {}).get("until"))
+        try:
+            return float(until)
+        except (TypeError, ValueError):
+            return None
+
+    @cached_property
+    def choosing(self) -> xr.DataArray:
+        """Which runs rates are chosen on, over partition and seed."""
+        data = self.history.dataset
+        partitions, seeds = data.sizes["partition"], data.sizes["seed"]
+        stage = int(what_was_run(self.history).get("first_stage", {}).get("seeds", 0))
+        found = np.zeros((partitions, seeds), dtype=bool)
+        if seeds > 1:
+            found[:, : min(stage or max(1, seeds // 5), seeds)] = True
+        else:
+            found[: max(1, partitions // 5)] = True
+        return xr.DataArray(
+            found, dims=("partition", "seed"), coords={d: data[d].values for d in ("partition", "seed")}
+        )
+
+    def judged(self, values: xr.DataArray) -> xr.DataArray:
+        """The values of the runs on which nothing was chosen; all of them where there is one run alone."""
+        return values if bool(self.choosing.all()) else values.where(~self.choosing)
 
     def scheme(self, prefix: str) -> str:
         """The label of the scheme that starts so; of several FedFix the one with a wait of one half."""
@@ -118,18 +159,9 @@ class Part:
             raise NotRun(f"{prefix} was not run")
         return next((s for s in found if "1/2" in s or "0.5" in s), found[0])
 
-    def of_scheme(self, prefix: str) -> History:
-        """The runs of one scheme."""
-        return self.history.select(scheme=self.scheme(prefix))
-
     def rates(self, prefix: str, rule: str) -> list[float]:
         """The rates at which a scheme was run with a weight rule."""
-        chosen = self._of(prefix, rule)
-        if RATE not in chosen.dims:
-            return [float(chosen[RATE])] if RATE in chosen.coords else []
-        tried = np.array(chosen["loss"].notnull().transpose(RATE, ...)).reshape(chosen.sizes[RATE], -1).any(axis=1)
-        lost = np.array(History(chosen).diverged.transpose(RATE, ...)).reshape(chosen.sizes[RATE], -1).any(axis=1)
-        return [float(r) for r in chosen[RATE].values[tried | lost]]
+        return _rates(self._of(prefix, rule))[0]
 
     def at(self, prefix: str, rule: str, rate: float | None) -> Runs:
         """The runs of a scheme with a weight rule at a rate."""
@@ -147,18 +179,39 @@ class Part:
         return Runs(chosen.isel(scheme=0, weights=0), rate)
 
     def best(self, prefix: str, rule: str, *, tuned_on: str | None = None) -> Runs:
-        """The runs of a scheme with a weight rule at the rate that is best for it, or for the rule `tuned_on`."""
-        rate, tried = self.tuned(prefix, tuned_on or rule), self.rates(prefix, tuned_on or rule)
-        ends = {tried[0]: "smallest", tried[-1]: "largest"} if len(tried) > 1 else {}
-        edge = f"{ends[rate]} of {len(tried)}" if rate in ends else ""
-        every = _paper_rates(self.history)
-        beyond = [r for r in every if (r < tried[0] if edge.startswith("smallest") else r > tried[-1])] if edge else []
-        return replace(self.at(prefix, rule, rate), edge=edge, open=bool(beyond))
+        """The runs of a scheme with a weight rule at the rate that is best for it, or for the rule `tuned_on`.
+
+        Those by which the rate was chosen are left out.
+        """
+        key = (prefix, rule, tuned_on or rule)
+        if key not in self._best:
+            self._best[key] = self._at_best(*key)
+        return self._best[key]
+
+    def _at_best(self, prefix: str, rule: str, tuned_on: str) -> Runs:
+        rate = self.tuned(prefix, tuned_on)
+        runs = self.at(prefix, rule, rate)
+        data = runs.dataset.map(lambda v: self.judged(v) if {"partition", "seed"} <= set(v.dims) else v)
+        return replace(runs, dataset=data, choice=self.choice(prefix, tuned_on, rate))
+
+    def choice(self, prefix: str, rule: str, rate: float | None) -> Choice | None:
+        """What is known about a rate that was chosen for a scheme with a weight rule."""
+        if rate is None:
+            return None
+        finished, diverged = _rates(self._of(prefix, rule))
+        grid = [*finished, *_paper_rates(self.history)]
+        if self.first is not None:
+            tried, lost = _rates(_one(self.first, self.scheme(prefix), rule))
+            grid, diverged = [*grid, *tried], [*diverged, *lost]
+        chosen = self.choosing
+        places = zip(*np.nonzero(chosen.values), strict=True)
+        runs = frozenset((int(chosen["partition"][p]), int(chosen["seed"][s])) for p, s in places)
+        return Choice(rate, _distinct(grid), _distinct(finished), _distinct(diverged), runs)
 
     def tuned(self, prefix: str, rule: str) -> float | None:
-        """The rate that is best for a scheme with a weight rule: `choice.shared_rate` tuned on that rule.
+        """The rate with the lowest final loss, of those at which no run diverged: mean over the runs that choose.
 
-        Where a seed diverged at every rate, the one with the fewest such seeds, and of those the smallest.
+        Where one diverged at every rate, the one with the fewest such runs, and of those the smallest.
         """
         if (prefix, rule) not in self._tuned:
             self._tuned[prefix, rule] = self._best_rate(prefix, rule)
@@ -168,66 +221,143 @@ class Part:
         tried = self.rates(prefix, rule)
         if not tried:
             return None
-        rate = shared_rate(self.of_scheme(prefix), tuned_on=rule)
-        if rate is None or not math.isnan(rate):
-            return rate if rate is not None else tried[0]
-        lost = [int(np.isinf(self.at(prefix, rule, r).final()).sum()) for r in tried]
-        return tried[int(np.argmin(lost))]
+        finals = [self.at(prefix, rule, rate).final().where(self.choosing) for rate in tried]
+        return tried[int(np.argmin([score(values) for values in finals]))] if finals else None
 
     def _of(self, prefix: str, rule: str) -> xr.Dataset:
         if rule not in self.history.dataset["weights"].values:
             raise NotRun(f"{rule} weights were not run")
         if (prefix, rule) not in self._chosen:
-            self._chosen[prefix, rule] = self.of_scheme(prefix).select(weights=rule).dataset
+            self._chosen[prefix, rule] = _one(self.history, self.scheme(prefix), rule)
         return self._chosen[prefix, rule]
+
+
+def score(values: xr.DataArray) -> float:
+    """The mean of the values that are known; one that is infinite is worse than any that is not, two more so."""
+    there = values.values[~np.isnan(values.values)]
+    lost = int(np.isinf(there).sum())
+    if not there.size:
+        return math.inf
+    return 1e300 * lost if lost else float(there.mean())
+
+
+def by_partition(history: History) -> History:
+    """A history with the dimension `partition`: the problems of one that has several, else the seed of its one.
+
+    A problem's name ends with the seed by which it was dealt, as mnist-shard-42; else they are numbered.
+    """
+    data = history.dataset
+    if "partition" in data.dims:
+        return history
+    if "problem" in data.dims:
+        ends = [re.search(r"-(\d+)$", str(name)) for name in data["problem"].values.tolist()]
+        seeds = [int(end[1]) for end in ends if end is not None]
+        if len(set(seeds)) < data.sizes["problem"]:
+            seeds = list(range(data.sizes["problem"]))
+        return History(data.rename(problem="partition").assign_coords(partition=seeds))
+    seed = int(what_was_run(history).get("study", {}).get("problem", {}).get("seed", 0))
+    moved = [name for name, values in data.items() if "seed" in values.dims]
+    return History(data.assign({name: data[name].expand_dims(partition=[seed]) for name in moved}))
+
+
+def partitions_of(history: History, part: str) -> History:
+    """Of a study of several problems, those of one part of a figure: PART-SEED, for each seed a partition."""
+    names = [str(name) for name in history.dataset["problem"].values.tolist()]
+    own = [name for name in names if re.fullmatch(rf"{re.escape(part)}-\d+", name)]
+    if not own:
+        raise InputError(f"{part}: there is no problem {part}-SEED among {', '.join(names)}; name them so in the study")
+    return by_partition(history.select(problem=own))
+
+
+def _one(history: History, scheme: str, rule: str) -> xr.Dataset:
+    """The runs of one scheme with a weight rule; none where either was not run."""
+    data = history.dataset
+    if scheme not in data["scheme"].values or rule not in data["weights"].values:
+        return data.isel(scheme=slice(0, 0))
+    return history.select(scheme=scheme, weights=rule).dataset
+
+
+def _rates(runs: xr.Dataset) -> tuple[list[float], list[float]]:
+    """The rates at which there are runs, and those at which one diverged."""
+    if RATE not in runs.coords:
+        return [], []
+    rates = np.atleast_1d(runs[RATE].values)
+    begun, lost = runs["loss"].notnull(), History(runs).diverged
+    others = [d for d in begun.dims if d != RATE]
+    begun, lost = begun.any(others), lost.any([d for d in lost.dims if d != RATE])
+    there = np.atleast_1d((begun | lost).values)
+    return rates[there].tolist(), rates[np.atleast_1d(lost.values)].tolist()
+
+
+def _distinct(rates: list[float]) -> tuple[float, ...]:
+    """In order, each once, though some were written in 32 bits."""
+    found: list[float] = []
+    for rate in sorted(map(float, rates)):
+        if not found or not math.isclose(rate, found[-1], rel_tol=1e-6):
+            found.append(rate)
+    return tuple(found)
 
 
 def _paper_rates(history: History) -> list[float]:
     """The paper's learning rates, where the results say them."""
-    paper = json.loads(history.attrs.get("reproduction", "{}")).get("paper", {})
-    found = paper.get("local", {}).get("lr", [])
+    found = what_was_run(history).get("paper", {}).get("local", {}).get("lr", [])
     return [float(rate) for rate in (found if isinstance(found, list) else [found])]
-
-
-def _paper_horizon(history: History) -> str:
-    """The paper's horizon, where the results say it: on their own, or as the paper's study."""
-    until = history.attrs.get("horizon_of_paper")
-    if until is None:
-        until = json.loads(history.attrs.get("reproduction", "{}")).get("paper", {}).get("until", "")
-    return f"{float(until):g}" if isinstance(until, int | float | np.number) else str(until)
 
 
 @dataclass
 class Book:
-    """Results, and which parts of them a claim has read."""
+    """Results, and the parts of them that were read."""
 
     results: Results
-    _read: dict[str, str] = field(default_factory=dict)
-
-    @cached_property
-    def _parts(self) -> dict[tuple[str, str], Part]:
-        return {}
+    _parts: dict[tuple[str, str], Part] = field(default_factory=dict)
 
     def part(self, figure: str, name: str) -> Part:
         """A part of a figure."""
         if name not in self.results.get(figure, {}):
             raise NotRun(f"run: fedtempo reproduce {figure} --scale paper")
         if (figure, name) not in self._parts:
-            self._parts[figure, name] = Part.of(name, self.results[figure][name])
-        part = self._parts[figure, name]
-        self._read[f"{figure} {name}"] = part.horizon
-        return part
-
-    def horizon(self) -> str:
-        """How far the parts that were read since the last call were run, and the paper's horizon."""
-        read, self._read = self._read, {}
-        return "; ".join(_grouped(read))
+            first = self.results.get(f"{figure}{FIRST_STAGE}", {}).get(name)
+            self._parts[figure, name] = Part.of(name, self.results[figure][name], first)
+        return self._parts[figure, name]
 
 
-def _grouped(read: Mapping[str, str]) -> Iterator[str]:
-    """Each horizon with its parts; without them where there is one horizon."""
-    alike: dict[str, list[str]] = {}
-    for name, text in read.items():
-        alike.setdefault(text, []).append(name.split(" ", 1)[1])
-    for text, names in alike.items():
-        yield text if len(alike) == 1 else f"{', '.join(dict.fromkeys(names))}: {text}"
+def stored(folder: Path) -> dict[str, dict[str, dict[str, History]]]:
+    """For each setting the results in a folder; what they are is written in them.
+
+    Files of one part that were dealt by other seeds are its partitions; a file of several partitions stands for itself.
+    """
+    found: dict[str, dict[str, dict[str, list[History]]]] = {}
+    for path in sorted(folder.glob("fig*.nc")):
+        history = load(path)
+        about = {} if history is None else what_was_run(history)
+        if history is None or about.get("figure") not in FIGURES:
+            continue
+        figure = about["figure"] + (FIRST_STAGE if path.stem.endswith(FIRST_STAGE) else "")
+        setting = found.setdefault(str(about.get("setting", "text")), {})
+        setting.setdefault(figure, {}).setdefault(about["part"], []).append(history)
+    return {
+        setting: _with_appendix({f: {name: joined(all_of) for name, all_of in p.items()} for f, p in figures.items()})
+        for setting, figures in found.items()
+    }
+
+
+def joined(histories: list[History]) -> History:
+    """One history of a part's partitions: that which has several of them, or of each file one."""
+    parts = [by_partition(h).dataset for h in histories]
+    several = max(parts, key=lambda data: int(data.sizes["partition"]))
+    if len(parts) == 1 or several.sizes["partition"] > 1:
+        return History(several)
+    parts = sorted(parts, key=lambda data: int(data["partition"][0]))
+    return History(xr.concat(parts, dim="partition", join="outer", combine_attrs="override"))
+
+
+def _with_appendix(results: dict[str, dict[str, History]]) -> dict[str, dict[str, History]]:
+    """With the figures that draw the first stage of another one, or the whole of it where there is none."""
+    for name in FIGURES:
+        for part in read_figure(name, "full").parts:
+            if part.only_scout:
+                theirs = [results.get(part.figure + end, {}).get(part.name) for end in (FIRST_STAGE, "")]
+                there = next((history for history in theirs if history is not None), None)
+                if there is not None:
+                    results.setdefault(name, {})[part.name] = there
+    return results

@@ -2,7 +2,8 @@
 
 Figure 4 compares every scheme at its own best rate, figures 5 to 7 at every rate. Final values are means over the last
 tenth of the time grid; the same seed means the same batches, so differences are paired. The remark on F0, where all
-clients take one unit of time, needs no results: FedFix(1/2) is FedAvg with η_g = 2, since
+clients take one unit of time, needs no results: FedFix(1/2) is FedAvg with η_g = 2 (and with twice the local rate
+only for K = 1), since
 
     d_i = ⌈τ_i / Δt⌉ p_i = 2 p_i            every second round is empty, in the others every client counts twice
 
@@ -13,13 +14,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import xarray as xr
 
-from fedtempo.paper.claims_kinds import Case, Verdict, claim, known, larger, over, some
+from fedtempo.paper.claims_cost import SERVED, Scheme, Work
+from fedtempo.paper.claims_kinds import Case, Deciding, claim, compared, known, larger, minus, numbers, over
+from fedtempo.paper.claims_rules import Finding, Verdict, answer, exact, examine, sample, unique
 from fedtempo.paper.claims_runs import TIME_BASED, Book, NotRun, Part, Runs
-from fedtempo.paper.statistics import FEWEST, largest_rise, mean_of, paired, rises_elsewhere
+from fedtempo.paper.statistics import FEWEST, Floats, largest_rise, mean_of, rises_elsewhere
 
 TOLERANCE = 1e-9
 ROUNDS = (1, 3, 10)
@@ -60,18 +65,28 @@ def distances() -> dict[int, tuple[float, float]]:
     return found
 
 
+def _exact(cases: Sequence[Case]) -> Verdict:
+    within = all(case.number is not None and case.number <= TOLERANCE for case in cases)
+    return exact(within, "of FedAvg, not of asynchronous FedAvg; local rate 2 η_l only for K = 1")
+
+
 @claim(
     21,
     "section 5.2.3, on F0",
-    "With clients of equal speed FedFix(1/2) is FedAvg with the server rate 2 (the paper says asynchronous).",
-    f"largest distance between the two models' parameters, at most {TOLERANCE:g}; exact, on quadratics in 64 bits",
+    "With clients of equal speed FedFix(1/2) behaves as asynchronous FL with the server rate 2.",
+    f"largest distance between the models' parameters, FedFix(1/2) and FedAvg with the server rate 2, at most "
+    f"{TOLERANCE:g}; exact, on quadratics in 64 bits",
+    Deciding("any", "distance of two models", f"{TOLERANCE:g}, rounding", "it is an identity, checked here"),
+    judge=_exact,
 )
 def fedfix_is_fedavg(book: Book) -> Iterator[Case]:
     """After one, a few and more rounds."""
     for rounds, (synchronous, asynchronous) in distances().items():
         name = f"after {rounds} round{'s' * (rounds > 1)} of FedAvg"
         note = f"to AsyncFedAvg with the server rate 2: {asynchronous:.2g}"
-        yield Case(name, synchronous, None, None, "holds" if synchronous <= TOLERANCE else "fails", note)
+        equal = synchronous <= TOLERANCE
+        finding = Finding(equal, not equal, 0.0 if equal else 1.0, 1.0 if equal else 0.0, (), None)
+        yield Case(name, synchronous, finding=finding, note=note, word="equal" if equal else "not equal")
 
 
 EXACT_CLAIMS = (fedfix_is_fedavg,)
@@ -82,6 +97,21 @@ SCENARIOS = tuple(
 )
 EXPLORED = {"fig5": "cifar10-20-F80", "fig6": "cifar10-50-F80", "fig7": "shakespeare-20-F80"}
 FEDAVG, ASYNC, FEDFIX, FEDBUFF = "FedAvg", "Async", "FedFix", "FedBuff"
+UNEQUAL = ("shakespeare-20-F80", "shakespeare-50-F80")
+FAR = 5_000.0
+UNSTEADY_FROM = 4_000.0
+
+
+def deciding(
+    scenarios: Sequence[str], schemes: tuple[Scheme, ...], what: str, *, unit: str = "federated loss"
+) -> Deciding:
+    """Some schemes at three rates in some scenarios, to the paper's horizon."""
+    work = tuple(
+        Work(data, FAR, SERVED * 3, schemes, int(clients), int(times.removeprefix("F")), (10,))
+        for data, clients, times in (name.split("-") for name in scenarios)
+    )
+    told = f"{what}: {SERVED} partitions × 3 rates × {len(schemes)} scheme{'s' * (len(schemes) > 1)}"
+    return Deciding("5 000", unit, "any difference above 0", told, work)
 
 
 def best(part: Part, scheme: str) -> Runs:
@@ -91,7 +121,7 @@ def best(part: Part, scheme: str) -> Runs:
 
 def beats(part: Part, winner: str, loser: str) -> Case:
     """Whether a scheme ends lower than another, both at their best rates."""
-    return larger(part.name, best(part, loser), best(part, winner))
+    return larger(part, best(part, loser), best(part, winner))
 
 
 @claim(
@@ -99,6 +129,9 @@ def beats(part: Part, winner: str, loser: str) -> Case:
     "section 5.2.3, figure 4",
     "FedFix with a wait of one half ends lower than FedAvg in every scenario.",
     "federated loss, FedAvg − FedFix(1/2) > 0, each at its own best rate",
+    deciding(
+        SCENARIOS, ("FedAvg", "FedFix"), "8 scenarios, rates up to 1 and beyond until the best has a worse one above it"
+    ),
 )
 def fedfix_beats_fedavg(book: Book) -> Iterator[Case]:
     """Eight scenarios."""
@@ -111,6 +144,7 @@ def fedfix_beats_fedavg(book: Book) -> Iterator[Case]:
     "With clients of equal speed (F0, which the paper here calls heterogeneous) FedAvg ends lower than "
     "asynchronous FedAvg.",
     "federated loss, AsyncFedAvg − FedAvg > 0, each at its own best rate, where all clients take the same time",
+    deciding([s for s in SCENARIOS if s.endswith("F0")], ("FedAvg", "async"), "4 scenarios of F0"),
 )
 def fedavg_beats_async(book: Book) -> Iterator[Case]:
     """The four scenarios of equal clients."""
@@ -122,12 +156,12 @@ def fedavg_beats_async(book: Book) -> Iterator[Case]:
     "section 5.2.3, figure 4",
     "Even with clients of unequal speed FedAvg can end lower than asynchronous FedAvg, namely on Shakespeare.",
     "federated loss, AsyncFedAvg − FedAvg > 0 in one scenario at least, each at its own best rate",
-    rule=some,
+    deciding(UNEQUAL, ("FedAvg", "async"), "Shakespeare, F80"),
+    some=True,
 )
 def fedavg_can_beat_async(book: Book) -> Iterator[Case]:
     """One of the two scenarios of unequal clients at least."""
-    names = [s for s in SCENARIOS if s.startswith("shakespeare") and s.endswith("-F80")]
-    return over(book, "fig4", names, lambda part: beats(part, FEDAVG, ASYNC))
+    return over(book, "fig4", UNEQUAL, lambda part: beats(part, FEDAVG, ASYNC))
 
 
 @claim(
@@ -135,6 +169,7 @@ def fedavg_can_beat_async(book: Book) -> Iterator[Case]:
     "section 5.2.3, figures 5 to 7",
     "At small learning rates asynchronous FedAvg ends lower than FedFix, and FedFix lower than FedAvg.",
     "federated loss, FedFix − AsyncFedAvg > 0 and FedAvg − FedFix > 0, at the three smallest rates that all three ran",
+    deciding(tuple(EXPLORED.values()), ("FedAvg", "async", "FedFix"), "3 scenarios, the smallest rates"),
 )
 def order_at_small_rates(book: Book) -> Iterator[Case]:
     """Three figures, three rates, two steps."""
@@ -147,58 +182,78 @@ def order_at_small_rates(book: Book) -> Iterator[Case]:
         for rate in rates:
             for high, low in ((FEDFIX, ASYNC), (FEDAVG, FEDFIX)):
                 name = f"{part.name}, {part.scheme(high)} − {part.scheme(low)}"
-                case = larger(name, part.at(high, TIME_BASED, rate), part.at(low, TIME_BASED, rate))
-                yield _with_sign(case) if case.seeds < FEWEST else case
+                yield replace(larger(part, part.at(high, TIME_BASED, rate), part.at(low, TIME_BASED, rate)), name=name)
 
     for figure, name in EXPLORED.items():
         yield from over(book, figure, [name], steps)
-
-
-def _with_sign(case: Case) -> Case:
-    """What the sign alone says, where there is no interval."""
-    sign = "as stated" if (case.number or 0.0) > 0 else "not as stated"
-    return Case(case.name, case.number, None, None, case.verdict, f"{case.note}; the sign is {sign}", case.seeds)
 
 
 @claim(
     20,
     "section 5.2.3, figure 4",
     "The loss of FedAvg at its best rate does not fall steadily on Shakespeare.",
-    "rise of the loss after the first tenth of the time: of each seed, between the two times where the mean of the "
-    "other seeds rises most; holds if its mean exceeds twice its deviation over seeds and is significantly above 0, "
-    "fails if the mean loss never rises, or this rise is significantly below 0",
+    "rise of the loss after T = 4 000, of which the paper speaks (after the first tenth of a shorter run): of each "
+    "run, between the two times where the mean of the others rises most; unsteady if it is above 0 and more than "
+    "twice its deviation",
+    deciding(
+        UNEQUAL,
+        ("FedAvg",),
+        "Shakespeare, M = 20 and 50 (FedAvg is the same at F0 and F80)",
+        unit="rise of the loss after T = 4 000",
+    ),
 )
 def fedavg_is_unsteady(book: Book) -> Iterator[Case]:
     """The four scenarios of Shakespeare."""
 
     def rise(part: Part) -> Case:
         runs = best(part, FEDAVG)
-        values = runs.values("loss").transpose("seed", "time")
-        curves = values.isel(time=np.flatnonzero(values["time"].values >= 0.1 * values["time"].values[-1])).values
-        curves = curves[~np.isnan(curves).any(axis=1)]
-        if not len(curves) or curves.shape[1] < 2:
+        values = runs.values("loss")
+        times = values["time"].values
+        since = UNSTEADY_FROM if times[-1] > UNSTEADY_FROM else 0.1 * times[-1]
+        values = values.isel(time=np.flatnonzero(times >= since))
+        known_to_the_end = values.notnull().all("time")
+        if not bool(known_to_the_end.any()) or values.sizes["time"] < 2:
             raise NotRun("FedAvg was not carried to the end")
-        if np.isinf(curves).any():
-            return Case(part.name, verdict="undecided", note=f"FedAvg diverged; {runs.at}")
+        ends = values.isel(time=0, drop=True).where(known_to_the_end)
+        if np.isinf(values).any():
+            nothing = compared(part, ends, choices=[runs.choice], flaws=("FedAvg diverged",))
+            return replace(Case.of(part.name, nothing, runs.at), number=None, low=None, high=None, word="unclear")
+        units, curves = _curves(values.where(known_to_the_end))
         _, _, most = largest_rise(curves.mean(axis=0))
-        note = f"the mean over seeds rises by {max(most, 0.0):.3g}; {runs.at}"
-        if len(curves) < FEWEST:
-            return Case.of(part.name, mean_of([most] * len(curves)), "undecided", note)
-        rises = rises_elsewhere(curves)
-        found = mean_of(rises)
-        steady = most <= 0 or found.below
-        unsteady = found.number > 2 * float(np.std(rises, ddof=1)) and found.above
-        verdict: Verdict = "fails" if steady else "holds" if unsteady else "undecided"
-        return Case.of(part.name, found, verdict, note)
+        found = rises_elsewhere(curves) if len(curves) >= FEWEST else np.full(len(curves), most)
+        spread = float(np.std(found, ddof=1)) if len(found) > 1 else 0.0
+        wobbly = 0 < mean_of(found).number <= 2 * spread
+        flaws = ("the rise is not twice its deviation",) if wobbly else ()
+        note = f"the mean rises by {max(most, 0.0):.3g} after T = {since:g}; {runs.at}"
+        return Case.of(
+            part.name, compared(part, _as_runs(found, units, ends), choices=[runs.choice], flaws=flaws), note
+        )
 
     return over(book, "fig4", [s for s in SCENARIOS if s.startswith("shakespeare")], rise)
 
 
+def _curves(values: xr.DataArray) -> tuple[list[tuple[int, ...]], Floats]:
+    """A curve for each unit: of each partition the mean over its seeds, of fewer than three partitions each run."""
+    flat = values.transpose("partition", "seed", "time").values
+    there = ~np.isnan(flat).any(axis=2)
+    rows = [p for p in range(len(flat)) if there[p].any()]
+    if len(rows) >= FEWEST:
+        return [(p,) for p in rows], np.array([flat[p][there[p]].mean(axis=0) for p in rows])
+    places: list[tuple[int, ...]] = [(p, s) for p in rows for s in np.flatnonzero(there[p]).tolist()]
+    return places, np.array([flat[place] for place in places])
+
+
+def _as_runs(found: Floats, units: list[tuple[int, ...]], like: xr.DataArray) -> xr.DataArray:
+    """A number of each unit as that of all its runs."""
+    like = like.transpose("partition", "seed")
+    values = np.full(like.shape, np.nan)
+    for unit, number in zip(units, found.tolist(), strict=True):
+        values[unit] = number
+    return like.copy(data=values).where(like.notnull())
+
+
 def _settled(cases: Sequence[Case]) -> Verdict:
-    found = {case.verdict for case in cases}
-    if found <= {"not run"}:
-        return "not run"
-    return "answered" if found <= {"answered", "not run"} else "undecided"
+    return answer([case.finding for case in cases], all(case.word == "certain" for case in cases))
 
 
 def _places(cases: Sequence[Case]) -> str:
@@ -209,7 +264,7 @@ def _places(cases: Sequence[Case]) -> str:
     words = ("first", "second", "third", "last")
     places = Counter(int(case.number or 0) for case in ran)
     listed = ", ".join(f"{words[place - 1]} in {places[place]}" for place in sorted(places))
-    certain = sum(case.verdict == "answered" for case in ran)
+    certain = sum(case.word == "certain" for case in ran)
     return f"FedBuff is {listed} of {len(ran)} scenarios by mean loss; the place is certain in {certain}"
 
 
@@ -219,27 +274,31 @@ def _places(cases: Sequence[Case]) -> str:
     "Where does FedBuff stand among the four schemes?",
     "its place by final federated loss, each scheme at its own best rate; the interval is from the schemes that are "
     "significantly better to those that are significantly worse",
-    rule=_settled,
+    deciding(SCENARIOS, ("FedAvg", "async", "FedFix", "FedBuff"), "8 scenarios", unit="place, 1 to 4"),
+    judge=_settled,
     remark=_places,
 )
 def place_of_fedbuff(book: Book) -> Iterator[Case]:
     """Eight scenarios."""
 
     def place(part: Part) -> Case:
-        finals = {part.scheme(scheme): best(part, scheme).final() for scheme in (FEDBUFF, FEDFIX, FEDAVG, ASYNC)}
-        (own, buffered), *others = finals.items()
-        for label, values in others:
+        runs = [best(part, scheme) for scheme in (FEDBUFF, FEDFIX, FEDAVG, ASYNC)]
+        labels = [part.scheme(scheme) for scheme in (FEDBUFF, FEDFIX, FEDAVG, ASYNC)]
+        buffered, *others = (each.final() for each in runs)
+        for label, values in zip(labels[1:], others, strict=True):
             known(label, buffered, values)
-        apart = [paired(buffered.values, values.values) for _, values in others]
-        number = 1 + sum(found.number > 0 for found in apart)
-        low, high = 1 + sum(found.above for found in apart), 4 - sum(found.below for found in apart)
-        seeds = min(found.seeds for found in apart)
-        gaps = zip(others, apart, strict=True)
-        note = "; ".join(f"{own} − {label} {_shown(found.number)}" for (label, _), found in gaps)
-        if seeds < FEWEST:
-            few = "one seed" if seeds == 1 else f"{seeds} seeds"
-            return Case(part.name, number, None, None, "undecided", f"{note}; {few}, too few for an interval", seeds)
-        return Case(part.name, number, low, high, "answered" if low == high else "undecided", note, seeds)
+        apart = [minus(buffered, values) for values in others]
+        found = [mean_of(sample(numbers(gap))) for gap in apart]
+        number = 1 + sum(gap.number > 0 for gap in found)
+        low, high = 1 + sum(gap.above for gap in found), 4 - sum(gap.below for gap in found)
+        why = [examine(compared(part, gap, choices=[each.choice for each in runs])) for gap in apart]
+        finding = replace(why[0], reasons=unique(reason for each in why for reason in each.reasons))
+        note = "; ".join(
+            f"{labels[0]} − {label} {_shown(gap.number)}" for label, gap in zip(labels[1:], found, strict=True)
+        )
+        certain = low == high and all(gap.seeds >= FEWEST for gap in found)
+        shown = Case(part.name, number, finding=finding, note=note, word="certain" if certain else "uncertain")
+        return replace(shown, low=low, high=high) if all(gap.seeds >= FEWEST for gap in found) else shown
 
     return over(book, "fig4", SCENARIOS, place)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedtempo.errors import DataMissing, InputError
-from fedtempo.paper.claims import Claim, interval, judge, measured, show_claims, tally
-from fedtempo.paper.claims_runs import Results
+from fedtempo.paper.claims import Claim, interval, judge, measured, show_claims, stored, tally, why
+from fedtempo.paper.claims_runs import SETTINGS
 from fedtempo.paper.drawing import note
 from fedtempo.paper.figure_file import FIGURES, SCALES, Figure, read_figure
 from fedtempo.paper.stages import KEY, drawn_path, load, path_of, shared_rate, what_was_run
@@ -26,10 +26,13 @@ from fedtempo.report.text import NONE
 from fedtempo.simulation.history.history import History
 
 _VERDICTS = (
-    "Intervals are 95 %, of paired differences over seeds; a diverged run counts as an infinite loss. holds, fails: "
-    "the whole interval is on the stated side of the bound, or on the other; undecided: it reaches over the bound, or "
-    "there are fewer than three seeds."
+    "holds and fails are said only at the paper's own horizon, on enough partitions of the data, at rates with a worse "
+    "one on both sides. Anything less is an observation: seen, or not seen, at the time that was run. Intervals are "
+    "95 %, of paired differences; a diverged run counts as an infinite loss."
 )
+
+Judged = Mapping[str, Sequence[Claim]]
+"""Claims by setting."""
 
 
 @dataclass(frozen=True)
@@ -105,27 +108,22 @@ def _scale_of(there: Mapping[Path, History]) -> str:
     return max(SCALES, key=agree)
 
 
-def claims_of(found: Reproduction) -> list[Claim]:
-    """The paper's statements, judged by what is there; none where nothing is of the paper's figures."""
-    if not set(FIGURES) & found.results.keys():
-        return []
-    results: dict[str, Any] = {}
-    for name in FIGURES:
-        figure = read_figure(name, found.scale)
-        if figure.parts:
-            results[name] = found.results.get(name, {})
-    given: Results = results
-    return judge(given)
+def claims_of(found: Reproduction) -> Judged:
+    """The paper's statements, judged by what is there, for each setting; none where nothing is of the paper's."""
+    return {setting: judge(results) for setting, results in stored(found.folder).items()}
 
 
 def figure_document(figure: Figure, results: Mapping[str, History], folder: Path) -> WebPage:
     """The page of one figure that has parts, the paper's or one's own."""
     found = Reproduction(folder, figure.scale, (figure,), {figure.name: results} if results else {}, {})
-    claims = _carried(figure, claims_of(found)) if figure.name in FIGURES else []
+    claims: Judged = {}
+    if figure.name in FIGURES and results:
+        setting = str(what_was_run(next(iter(results.values()))).get("setting", "text"))
+        claims = {setting: _carried(figure, judge({figure.name: dict(results)}))}
     return reproduction_document(found, claims, title=f"{figure.title} ({figure.scale})")
 
 
-def reproduction_document(found: Reproduction, claims: Sequence[Claim], *, title: str = "") -> WebPage:
+def reproduction_document(found: Reproduction, claims: Judged, *, title: str = "") -> WebPage:
     """The page; `title`: where it is not of a whole folder."""
     histories = [h for group in (*found.results.values(), *found.own.values()) for h in group.values()]
     schemes = scheme_names(histories)
@@ -160,7 +158,7 @@ def reproduction_document(found: Reproduction, claims: Sequence[Claim], *, title
     return document(head, body, data={"studies": charts}, scripts=SCRIPTS, schemes=schemes)
 
 
-def show_reproduction(found: Reproduction, claims: Sequence[Claim]) -> None:
+def show_reproduction(found: Reproduction, claims: Judged) -> None:
     """Print which figures there are, and which statements hold."""
     lines = [Line(f": {f.title}. {note(f, found.results[f.name])}", bold=f.name) for f in found.figures]
     lines += [Line(f": {', '.join(parts)}", bold=name) for name, parts in found.own.items()]
@@ -172,23 +170,26 @@ def show_reproduction(found: Reproduction, claims: Sequence[Claim]) -> None:
 # -- statements
 
 
-def _claims_section(claims: Sequence[Claim]) -> str:
-    ran = [claim for claim in claims if claim.verdict != "not run"]
-    left = len(claims) - len(ran)
-    missing = f" {left} of them are not listed: nothing of theirs was run." if left else ""
-    return section(
-        "What of the paper's experiments holds",
-        paragraph(f"{tally(claims)}{missing}"),
-        grid_html(_claims_grid(ran)) if ran else "",
-        paragraph(_VERDICTS),
-        folded("Case by case", grid_html(_cases_grid(ran))) if ran else "",
-        name="claims",
-    )
+def _claims_section(claims: Judged) -> str:
+    parts = []
+    for setting, judged in claims.items():
+        ran = _ran(judged)
+        left = len(judged) - len(ran)
+        missing = f" {left} of them are not listed: nothing of theirs was run." if left else ""
+        title = f"{SETTINGS.get(setting, setting)}: " if len(claims) > 1 else ""
+        parts.append(paragraph(f"{title}{tally(judged)}{missing}"))
+        if ran:
+            parts += [grid_html(_claims_grid(ran)), folded("Case by case", grid_html(_cases_grid(ran)))]
+    return section("What of the paper's experiments holds", *parts, paragraph(_VERDICTS), name="claims")
+
+
+def _ran(claims: Sequence[Claim]) -> list[Claim]:
+    return [claim for claim in claims if claim.verdict.word != "not run"]
 
 
 def _claims_grid(claims: Sequence[Claim]) -> Grid:
-    columns = ("no.", words("statement"), words("place"), words("measured"), words("horizon"), _verdict())
-    rows = [(str(c.id), c.statement, c.place, measured(c), c.horizon or NONE, c.verdict) for c in claims]
+    columns = ("no.", words("statement"), words("place"), words("measured"), _verdict(), words("why no more than that"))
+    rows = [(str(c.id), c.statement, c.place, measured(c), str(c.verdict), why(c) or NONE) for c in claims]
     return table("", columns, rows)
 
 
@@ -202,7 +203,7 @@ def _cases_grid(claims: Sequence[Claim]) -> Grid:
             str(claim.id),
             f"{case.group}, {case.name}" if case.group else case.name,
             interval(case),
-            case.verdict + (", beside" if case.beside else ""),
+            case.word + (", beside" if case.beside else ""),
             case.note,
         )
         for claim in claims
@@ -216,7 +217,7 @@ def _carried(figure: Figure, claims: Sequence[Claim]) -> list[Claim]:
     if figure.name not in FIGURES:
         return []
     number = int(figure.name.removeprefix("fig"))
-    return [c for c in claims if c.verdict != "not run" and number in _figures_named(c.place)]
+    return [c for c in _ran(claims) if number in _figures_named(c.place)]
 
 
 def _figures_named(place: str) -> set[int]:
@@ -253,12 +254,13 @@ def _figure_section(
     figure: Figure,
     parts: Mapping[str, History],
     charts: Mapping[str, Any],
-    claims: Sequence[Claim],
+    claims: Judged,
     found: Reproduction,
 ) -> str:
-    carried = _carried(figure, claims)
     said = "".join(
-        f"<li>{c.id}. {escape(c.statement)} <b>{escape(c.verdict)}</b> ({escape(measured(c))})</li>" for c in carried
+        f"<li>{c.id}. {escape(c.statement)} <b>{escape(c.verdict)}</b> ({escape(measured(c))})</li>"
+        for judged in claims.values()
+        for c in _carried(figure, judged)
     )
     named = figure.name if figure.name in FIGURES else f"{figure.name}.toml"
     missing = [part.title for part in figure.parts if part.name not in parts]

@@ -84,6 +84,24 @@ def mean_of(values: ArrayLike, *, level: float = LEVEL) -> Estimate:
     return Estimate(mean, low, high, n)
 
 
+def chance_above(values: ArrayLike) -> float:
+    """The one-sided p-value of Student's test that the mean is above zero; 1 where there are too few values.
+
+    Infinite values count as ±M in the limit M → ∞, as in `mean_of`.
+    """
+    from scipy.special import stdtr
+
+    x = np.asarray(values, dtype=np.float64)
+    if len(x) < FEWEST:
+        return 1.0
+    if np.isinf(x).any():
+        x = np.where(np.isinf(x), np.sign(x), 0.0)
+    mean, error = math.fsum(x) / len(x), float(np.std(x, ddof=1)) / math.sqrt(len(x))
+    if error == 0:
+        return 0.0 if mean > 0 else 1.0
+    return float(stdtr(len(x) - 1, -mean / error))
+
+
 def _limit(value: float) -> float:
     """M · value for M → ∞."""
     return 0.0 if value == 0 else math.copysign(math.inf, value)
