@@ -34,7 +34,7 @@ def stoppable(message: str | Callable[[], str]) -> Iterator[None]:
 
 
 def ending(report: Callable[[Progress], None] | None, until: float) -> Callable[[Progress], None] | None:
-    """What `simulate` should tell its progress to, so that it is stopped as by Ctrl-C when the clock reaches `until`."""
+    """What `simulate` should tell its progress to, so that it stops as by Ctrl-C when the clock reaches `until`."""
     if math.isinf(until):
         return report
 

@@ -1,6 +1,7 @@
 """A figure of the paper as a short file: its parts, each a study, and how they are reduced at smaller scales.
 
     title, place, about       what it is, where in the paper, what to look at
+    says                      what the paper says with it; its picture has that as caption
     kind                      how it is drawn: timeline, weights, steps, schemes, rates
     [study]                   what all parts share, in the words of a study file of ``fedtempo run``
     [[parts]]                 name, title, and a `study` of its own; `of`: a part of another figure, of which the first
@@ -38,7 +39,7 @@ KINDS = ("timeline", "weights", "steps", "schemes", "rates")
 
 Table = dict[str, Any]
 
-_TOP = ("title", "place", "about", "kind", "study", "parts", "scales", "settings", "timeline")
+_TOP = ("title", "place", "about", "says", "kind", "study", "parts", "scales", "settings", "timeline")
 _SETTING = ("study", "parts", "scales")
 _PART = ("name", "title", "study", "of", "paper")
 _SCALE = ("study", "parts", "scout", "keep", "about")
@@ -79,6 +80,8 @@ class Figure:
     parts: tuple[Part, ...] = ()
     timeline: Table = field(default_factory=dict)
     setting: str = TEXT
+    says: str = ""
+    """What the paper says with it."""
 
     @property
     def stem(self) -> str:
@@ -94,7 +97,8 @@ def suffix(setting: str) -> str:
 def read_figure(name: str, scale: str, setting: str = TEXT, *, asked_by: tuple[str, ...] = ()) -> Figure:
     """A figure of the paper by its name, or one of one's own by the path of its file.
 
-    `setting` is "text", "authors" or one that the file of one's own has. `asked_by`: the figures of which it is a part, so that none is its own.
+    `setting` is "text", "authors" or one that the file of one's own has. `asked_by`: the figures of which it is a part,
+    so that none is its own.
     """
     if name in asked_by:
         raise InputError(f"{name}: it is a part of itself; name another figure after of =")
@@ -133,7 +137,9 @@ def _laid_over(name: str, document: Table, setting: str) -> Table:
     listed = [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
     for label, table in settings.items():
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", label) or label in (TEXT, "scout"):
-            raise InputError(f"{name}: a setting cannot be called {label!r}; use letters, digits and -, not text or scout")
+            raise InputError(
+                f"{name}: a setting cannot be called {label!r}; use letters, digits and -, not text or scout"
+            )
         _only(f"{name}: setting {label}", table, _SETTING)
         for key in _SETTING:
             _only(f"{name}: {key} of setting {label}", table.get(key, {}), None)
@@ -146,7 +152,9 @@ def _laid_over(name: str, document: Table, setting: str) -> Table:
         raise InputError(f"setting: {setting!r} is not known for {name}; use one of {', '.join(known)}")
     laid = settings.get(setting, {})
     whole = {k: v for k, v in document.items() if k != "settings"}
-    whole |= replaced({k: whole.get(k, {}) for k in ("study", "scales")}, {k: v for k, v in laid.items() if k != "parts"})
+    whole |= replaced(
+        {k: whole.get(k, {}) for k in ("study", "scales")}, {k: v for k, v in laid.items() if k != "parts"}
+    )
     if laid.get("parts"):
         whole["parts"] = [replaced(part, laid["parts"].get(part.get("name"), {})) for part in listed]
     return whole
@@ -184,6 +192,7 @@ def _figure(name: str, document: Table, scale: str, setting: str, asked_by: tupl
         parts=tuple(parts),
         timeline=document.get("timeline", {}),
         setting=setting,
+        says=str(document.get("says", "")),
     )
 
 

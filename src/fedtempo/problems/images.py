@@ -6,8 +6,8 @@ Images stay bytes, in memory and on the device, and become numbers where a batch
     standardised    these less the mean of the training pixels, of each colour for itself, over their deviation
     authors         as the scripts of the paper's authors: MNIST's standardised; CIFAR-10's over smaller deviations
 
-MNIST is taken as `unit`, CIFAR-10 as `standardised`, unless said. Clients' test images are dealt as their training images are, by the
-same draw of labels. Files are found as `fedtempo.problems.data` says.
+MNIST is taken as `unit`, CIFAR-10 as `standardised`, unless said. Clients' test images are dealt as their training
+images are, by the same draw of labels. Files are found as `fedtempo.problems.data` says.
 """
 
 from __future__ import annotations

@@ -198,7 +198,9 @@ class Dirichlet(Partition):
             counts[-1] = each - counts[:-1].sum()
             lost = [str(names[k]) for k in np.flatnonzero(counts) if not len(rows[k])]
             if lost:
-                raise InputError(f"partition: {self} draws rows of label {lost[0]}, which has none; use dirichlet:{self.alpha:g}")
+                raise InputError(
+                    f"partition: {self} draws rows of label {lost[0]}, which has none; use dirichlet:{self.alpha:g}"
+                )
             drawn = [generator.choice(own, count) for own, count in zip(rows, counts, strict=True) if len(own)]
             parts.append(np.sort(np.concatenate(drawn)).astype(np.int64))
         return parts

@@ -59,8 +59,9 @@ def shakespeare(
     """`clients` roles with `windows` training windows each, at most, or "all"; the network is an LSTM of two layers.
 
     `least` is how many windows a role must have to be taken: as many as are asked for, and their test rows, unless
-    said; with `windows="all"` it must be said. `roles="leaf"` takes long and short roles as LEAF's own tools do, without
-    `least`: the clients of the paper's authors, with ``windows="all"``. `data_dir` is where the files are, unless they are in the cache.
+    said; with `windows="all"` it must be said. `roles="leaf"` takes long and short roles as LEAF's own tools do,
+    without `least`: with ``windows="all"`` as the paper's authors. `data_dir` is where the files are, unless they are in
+    the cache.
 
     Where the files are not there, a DataMissing says which command downloads them.
 
@@ -133,7 +134,7 @@ def _long(counts: Sequence[int], least: int) -> dict[int, _Cut]:
 def _as_leaf(counts: Sequence[int]) -> dict[int, _Cut]:
     """The roles that LEAF samples, in its order; the last one is cut where a fifth of all windows is reached."""
     order = list(range(len(counts)))
-    random.Random(0).shuffle(order)  # noqa: S311
+    random.Random(0).shuffle(order)
     limit = int(_LEAF_SHARE * sum(counts))
     before = accumulate((counts[k] for k in order), initial=0)
     cuts = {}
