@@ -5,7 +5,7 @@
     v ← 0.9 v + ∇ℓ(θ_i),  θ_i ← θ_i − η_l v,  K times    v is zero when a job begins
     θ ← θ + d_i (θ_i − θ^{ρ_i(n)}),  d_i = (Σ_j 1/τ_j) τ_i p_i
 
-Clock, weights, partition, pixels, gradients and momentum are written here once more, and share no code with the package.
+Clock, weights, partition, pixels, gradients and momentum are written here once more and share no code with the package.
 Only the numbers of the rows in a batch come from there: (seed, client, job) names them.
 """
 
@@ -38,7 +38,7 @@ def standardised(pixels: NDArray[np.uint8]) -> Floats:
 
 def with_replacement(labels: Ints, clients: int, alpha: float, seed: int) -> list[Ints]:
     """Row numbers of each client, ascending."""
-    draws = np.random.RandomState(seed)  # noqa: NPY002
+    draws = np.random.RandomState(seed)
     pools = [np.nonzero(labels == label)[0] for label in range(10)]
     each = len(labels) // clients
     parts = []
@@ -121,7 +121,13 @@ def loss(w: Floats, b: Floats, data: Sequence[tuple[Floats, Ints]]) -> float:
 
 
 def compared(
-    data_dir: Path, *, updates: int = 1000, steps: int = 10, lr: float = 0.001, batch_size: int = 64, clients: int = 10
+    data_dir: Path,
+    *,
+    updates: int = 1000,
+    steps: int = 10,
+    lr: float = 0.001,
+    batch_size: int = 64,
+    dtype: str = "float64",
 ) -> tuple[float, float, float]:
     """The largest difference of a parameter, in the scale of the largest one, and both losses."""
     import jax
@@ -131,15 +137,14 @@ def compared(
     from fedtempo.training.batches import batch_key, job_rows
 
     images = load_mnist(data_dir)
+    clients = 10
     x, y = standardised(images.train_x), images.train_y.astype(np.int64)
     data = [(x[part], y[part]) for part in with_replacement(y, clients, 0.1, 42)]
     taus = times(clients)
     updates, until = ending(taus, updates)
     key = batch_key(0)
     drawn = jax.jit(lambda i, j, n: job_rows(key, i, j, n, steps=steps, batch_size=batch_size, draw="uniform"))
-    weight, bias = train(
-        data, taus, lambda i, j, n: np.asarray(drawn(i, j, np.int32(n))), updates=updates, lr=lr
-    )
+    weight, bias = train(data, taus, lambda i, j, n: np.asarray(drawn(i, j, np.int32(n))), updates=updates, lr=lr)
     problem = ft.problems.mnist(
         clients, "dirichlet:0.1:authors", seed=42, pixels="standardised", data_dir=str(data_dir)
     )
@@ -153,7 +158,7 @@ def compared(
         seeds=[0],
         points=2,
         step="paper",
-        dtype="float64",
+        dtype=dtype,
     )
     model = history.model(scheme="AsyncFedAvg", seed=0).params
     scale = float(np.abs(weight).max())
@@ -167,12 +172,15 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--steps", type=int, nargs="+", default=[1, 10])
     parser.add_argument("--lr", type=float, default=0.001)
+    parser.add_argument("--dtype", default="float64", help="of ft.simulate: float64 or float32; NumPy has float64")
     given = parser.parse_args()
     for steps in given.steps:
-        apart, theirs, ours = compared(given.data_dir, updates=given.updates, steps=steps, lr=given.lr)
-        print(  # noqa: T201
-            f"MNIST-shard, K = {steps}, {given.updates} updates: parameters differ by {apart:.1e} of the largest, "
-            f"losses are {theirs:.10f} (NumPy) and {ours:.10f} (ft.simulate)"
+        apart, theirs, ours = compared(
+            given.data_dir, updates=given.updates, steps=steps, lr=given.lr, dtype=given.dtype
+        )
+        print(
+            f"MNIST-shard, K = {steps}, {given.updates} updates, {given.dtype}: parameters differ by {apart:.1e} of the "
+            f"largest, losses are {theirs:.10f} (NumPy) and {ours:.10f} (ft.simulate)"
         )
 
 

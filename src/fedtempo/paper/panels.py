@@ -51,7 +51,7 @@ def panels(
 def panels_below(
     rows: int, columns: int, size: tuple[float, float], note: str, height: float
 ) -> tuple[Figure, Axes, list[list[Axes]]]:
-    """A panel over the whole width, `height` times as high as the others; below it rows and columns on the same axes."""
+    """A panel over the whole width, `height` times as high as the others; below it rows and columns on equal axes."""
     figure = _figure(size, note)
     places = figure.add_gridspec(rows + 1, columns, height_ratios=[height] + [1.0] * rows)
     wide = figure.add_subplot(places[0, :])
