@@ -179,8 +179,8 @@ def main() -> None:
             given.data_dir, updates=given.updates, steps=steps, lr=given.lr, dtype=given.dtype
         )
         print(
-            f"MNIST-shard, K = {steps}, {given.updates} updates, {given.dtype}: parameters differ by {apart:.1e} of the "
-            f"largest, losses are {theirs:.10f} (NumPy) and {ours:.10f} (ft.simulate)"
+            f"MNIST-shard, K = {steps}, {given.updates} updates, {given.dtype}: parameters differ by {apart:.1e} of "
+            f"the largest, losses are {theirs:.10f} (NumPy) and {ours:.10f} (ft.simulate)"
         )
 
 

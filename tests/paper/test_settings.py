@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tomllib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -230,6 +231,9 @@ def test_results_of_two_settings_lie_in_one_folder_and_are_not_mixed(own, tmp_pa
     assert said.startswith("The paper: who wins\nSetting: that of the authors' scripts. T = 2 (in full: 4)")
     monkeypatch.setattr(stages, "_run", None)
     run_part(figure.parts[0], Place(out))  # is there
+    (out / "own-few.other.nc").write_bytes((out / "own-few.authors.nc").read_bytes())  # the same study
+    with pytest.raises(ResultsConflict, match="contains results of other settings"):
+        run_part(replace(figure.parts[0], setting="other"), Place(out))
     (out / "own-few.nc").rename(out / "own-few.authors.nc")
     with pytest.raises(ResultsConflict, match="contains results of other settings"):
         run_part(figure.parts[0], Place(out))
