@@ -147,6 +147,7 @@ def test_the_papers_figures_in_the_authors_setting():
                         assert problem["partition"] == f"dirichlet:{'10000' if even else '0.1'}:authors"
                         assert problem["seed"] == 42
                         assert problem["pixels"] == {"mnist": "standardised", "cifar10": "authors"}[problem["name"]]
+                        assert problem.get("model") == {"mnist": None, "cifar10": "scripts"}[problem["name"]]
                     assert local.get("momentum") == (0.9 if max(steps) > 1 else None)
                     assert local.get("clip") == (None if problem["name"] == "mnist" else 1e4)
 
@@ -208,6 +209,23 @@ def test_a_loop_in_numpy_trains_the_same_model(steps, weights, tmp_path):
     np.testing.assert_allclose(model["weights"], weight, atol=1e-5 * np.abs(weight).max())
     np.testing.assert_allclose(model["bias"], bias, atol=1e-5 * np.abs(weight).max())
     assert loop.loss(weight, bias, data) == pytest.approx(float(history.final().item()), rel=1e-5)
+
+
+def test_a_study_file_says_all_of_it(tmp_path, capsys, monkeypatch):
+    """The block of docs/reproduction.md, on small files, is MNIST-shard of the figure."""
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    block = page.split("<!-- authors.toml -->\n```toml\n")[1].split("```")[0]
+    said = merged(tomllib.loads(block))
+    part = next(p for p in read_figure("fig2", "full", "authors").parts if p.name == "mnist-shard")
+    assert said["problem"] == merged(part.study)["problem"]
+    theirs = merged(read_figure("fig4", "full", "authors").parts[0].study)["local"]
+    assert {**said["local"], "lr": 0} == {**theirs, "lr": 0}
+    path, folder = tmp_path / "authors.toml", true_formats.mnist(tmp_path / "data", rows=(600, 200))
+    path.write_text(block.replace("until = 1000", "until = 2\npoints = 2\nseeds = [0]"))
+    words = ("run", str(path), "--data-dir", str(folder), "--out", str(tmp_path / "run"), "--quiet")
+    code, out, err = in_process(capsys, monkeypatch, *words)
+    assert (code, err) == (0, "")
+    assert "mnist" in out
 
 
 # -- side by side on disk, and the command

@@ -106,7 +106,7 @@ def cifar10(
     importance: Weighting = "uniform",
     data_dir: str | Path | None = None,
 ) -> Problem:
-    """CIFAR-10's 50 000 images; `model` is the name of a network: "authors", "fedavg-cifar", "fedavg-mnist".
+    """CIFAR-10's 50 000 images; `model` is a network's name: "authors", "scripts", "fedavg-cifar", "fedavg-mnist".
 
     `pixels` is "standardised" (each colour), "unit" (from 0 to 1) or "authors" (over 0.2023, 0.1994, 0.2010).
 
