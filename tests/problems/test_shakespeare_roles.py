@@ -90,7 +90,7 @@ def test_it_learns(folder):
 def many(monkeypatch):
     """Forty roles of 20 to 2 000 windows, whose characters say whose they are and where."""
     rng = np.random.default_rng(0)
-    lengths = rng.integers(100, 2080, 40).tolist()
+    lengths = [*rng.integers(100, 2080, 34).tolist(), 238, 239, 240, 241, 242, 170]
     texts = tuple("".join(ALPHABET[k % 80] for k in rng.integers(0, 80, n)) for n in lengths)
     roles = Roles(tuple(f"role {k}" for k in range(40)), texts)
     monkeypatch.setattr("fedtempo.problems.roles.load_shakespeare", lambda data_dir: roles)
@@ -123,6 +123,13 @@ def test_leafs_roles_are_those_of_its_own_sampling_and_splitting(many):
     assert few.spec()["arguments"] == {"clients": 2, "windows": 30, "roles": "leaf", "importance": "uniform"}
     with pytest.raises(InputError, match=f"roles as LEAF takes them are asked for, and there are {len(clients)}"):
         shakespeare(40, windows="all", roles="leaf")
+
+
+def test_long_roles_have_as_many_windows_as_are_asked_for_and_twice_the_length_of_one(many):
+    for least in (1, 150, 160, 161, 1500):
+        wanted = sum(len(text) - 80 >= max(least, 160) for text in many.texts)
+        with pytest.raises(InputError, match=f"with at least {least} windows are asked for, and there are {wanted};"):
+            shakespeare(41, least=least, windows=5)
 
 
 def test_all_windows_of_long_roles(many):

@@ -123,7 +123,7 @@ def encoded(text: str) -> Bytes:
 
 def _long(counts: Sequence[int], least: int) -> dict[int, _Cut]:
     """The roles with at least that many windows, in a drawn order."""
-    fitting = [k for k, count in enumerate(counts) if count >= max(least, LENGTH)]
+    fitting = [k for k, count in enumerate(counts) if count >= max(least, 2 * LENGTH)]
     cuts = {}
     for k in (fitting[place] for place in shuffled(len(fitting), "roles", 0)):
         held = max(1, counts[k] // 10)
