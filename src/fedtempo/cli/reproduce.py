@@ -62,8 +62,8 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments again, draw its figures, and say which of its statements hold.
 
-    Results lie in a folder, a small NetCDF file for each part of a figure, those of each setting under names of their
-    own. What is there is not run again; Ctrl-C or --minutes stops and keeps everything, the same command goes on.
+    Results lie in a folder, a small NetCDF file for each part of a figure, with the setting in its name.
+    What is there is not run again; Ctrl-C or --minutes stops and keeps everything, the same command goes on.
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
