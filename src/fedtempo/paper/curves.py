@@ -204,25 +204,31 @@ def mark_divergence(axes: Axes, curves: Iterable[Curve]) -> None:
     crosses(axes, points)
 
 
-def crosses(axes: Axes, points: Sequence[tuple[float, float, Look]]) -> None:
-    """Crosses at the points, side by side where they would cover each other."""
+ABOVE = r"$\uparrow$"
+"""The mark of a value above the frame."""
+
+
+def crosses(axes: Axes, points: Sequence[tuple[float, float, Look]], above: int = 0) -> None:
+    """Crosses at the points, arrows at the last `above` of them; side by side where they would cover each other."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     size = axes.get_position().size * figure.get_size_inches() * 72
     inside = size - np.array([0.0, 3.0])
     taken: list[Floats] = []
-    for x, y, look in points:
+    for k, (x, y, look) in enumerate(points):
+        mark = ABOVE if k >= len(points) - above else "x"
         place = np.clip(axes.transLimits.transform(axes.transScale.transform((x, y))), 0.0, 1.0) * inside
         while any(math.hypot(*(place - other)) < _NARROW for other in taken):
             place[0] += _NARROW
         taken.append(place)
         axes.plot(
             *(place / size),
-            "x",
+            marker=mark,
+            linestyle="",
             transform=axes.transAxes,
             color=look.colour,
-            markersize=6,
-            markeredgewidth=1.6,
+            markersize=6 if mark == "x" else 9,
+            markeredgewidth=1.6 if mark == "x" else 0.4,
             zorder=4,
             clip_on=False,
         )

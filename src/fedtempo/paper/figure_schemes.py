@@ -8,7 +8,7 @@
 Panels that are compared have the same axes. In figure 4 above a panel is the rate that is best for each scheme there;
 mean lines are inside the frame, bands are cut at it. In the others schemes that are flat at small rates become fast,
 then unstable, and a cross is where a seed diverged. Their axes end a little above the loss at the start: what is above
-says no more than that it is unstable, and a loss at the end that is there has its mark at the upper edge.
+says no more than that it is unstable, and a loss at the end that is there is an arrow at the upper edge.
 """
 
 from __future__ import annotations
@@ -119,21 +119,22 @@ def _ends_by_rate(axes: Axes, rates: Sequence[float], drawn: Sequence[Sequence[C
     top = _ROOM * beginning(found)
     known = np.array([curve.end for curve in found if math.isfinite(curve.end)])
     scale(axes, "y", np.minimum(np.append(known, beginning(found)), top), logarithmic=True)
-    lower, upper = axes.get_ylim()
-    edge = upper - 0.03 * (upper - lower)  # where the whole mark of a loss above the frame can be seen
+    upper = axes.get_ylim()[1]
     axes.set_xscale("log")
     axes.set_xlim(rates[0] * 0.8, rates[-1] * 1.25)
     axes.set_xticks(list(rates), [rate_text(rate) for rate in rates])
     axes.set_xticks([], minor=True)
-    gone = []
+    gone, above = [], []
     for look, points in lines.items():
         at = np.array([rate for rate, _ in points])
         ends = np.array([curve.end for _, curve in points])
-        spread = np.array([curve.end_deviation if curve.end <= upper else math.nan for _, curve in points])
-        draw_curve(axes, Curve(at, np.minimum(ends, edge), spread, False, look))
+        spread = np.array([curve.end_deviation for _, curve in points])
+        inside = ends <= upper
+        draw_curve(axes, Curve(at, np.where(inside, ends, np.nan), spread, False, look))
         gone += [(rate, upper, look) for rate, curve in points if curve.diverged]
+        above += [(rate, upper, look) for rate in at[ends > upper].tolist()]
     axes.set_ylim(top=upper)
-    crosses(axes, gone)
+    crosses(axes, [*gone, *above], above=len(above))
     axes.set_ylabel("federated loss,\nlast tenth of the time", fontsize=8.5)
     axes.set_xlabel("local learning rate $\\eta_l$", fontsize=8.5)
 
