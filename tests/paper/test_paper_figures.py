@@ -10,6 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fedtempo.errors import InputError
+from fedtempo.paper.curves import ABOVE
 from fedtempo.paper.figure_schemes import rates_figure, schemes_figure
 from fedtempo.paper.figure_steps import steps_figure
 from fedtempo.paper.figure_weights import weights_figure
@@ -101,8 +102,8 @@ def test_the_curves_of_weights_are_means_at_the_shared_rate() -> None:
         expected = ((biased, shared, "identical"), (fair, shared, "time-based"), (thin, own, "time-based"))
         for line, runs, rule in expected:
             mean = runs.dataset[measure].sel(scheme="AsyncFedAvg", weights=rule).mean("seed")
-            np.testing.assert_allclose(line.get_ydata(), mean.values[1:])
-            np.testing.assert_allclose(line.get_xdata(), history.dataset["time"].values[1:])
+            np.testing.assert_allclose(line.get_ydata(), mean.values)
+            np.testing.assert_allclose(line.get_xdata(), history.dataset["time"].values)
         assert to_hex(biased.get_color()) == PURPLE
         assert to_hex(fair.get_color()) == colours(["AsyncFedAvg"])["AsyncFedAvg"]
         assert biased.get_linestyle() == "--"
@@ -136,8 +137,8 @@ def test_the_ends_and_their_difference_are_those_of_the_last_tenth() -> None:
     np.testing.assert_allclose(dots, shared.sel(weights=list(RULES)).values)
     share = 100 * (dots[1] / dots[0] - 1)
     assert f"−{-share:.0f}%" in texts(axes)
-    low, high = axes.get_ylim()
-    assert abs(dots[1] - dots[0]) > 0.08 * (high - low)
+    heights = [(axes.transData - axes.transAxes).transform((1.0, dot))[1] for dot in dots]
+    assert heights[0] - heights[1] > 0.08
 
 
 def test_a_small_difference_at_the_end_narrows_the_axis_but_not_below_the_curves() -> None:
@@ -147,9 +148,9 @@ def test_a_small_difference_at_the_end_narrows_the_axis_but_not_below_the_curves
     figures = [weights_figure({"x": History(d)}, {"x": "X"}, "") for d in (near, far)]
     tops = [figure.axes[0].get_ylim()[1] for figure in figures]
     assert tops[0] < 1.5 < 2.0 < tops[1]
-    left = [figure.axes[0].get_xlim()[0] for figure in figures]
-    assert left[0] > left[1]
-    assert all(axes.get_xscale() == "log" for figure in figures for axes in figure.axes)
+    for axes in (axes for figure in figures for axes in figure.axes):
+        assert axes.get_xscale() == "linear"
+        assert axes.get_xlim() == (0.0, near["time"].values[-1])
 
 
 def test_missing_and_empty_parts_say_so() -> None:
@@ -256,6 +257,20 @@ def test_steps_that_diverge_or_were_not_run_leave_gaps() -> None:
     assert "diverged" in legend(figure)
 
 
+def test_a_rate_that_is_mostly_crosses_is_named_and_not_drawn() -> None:
+    dataset = made(local_steps=(1, 4, 16, 25), local_lr=RATES)
+    diverge(dataset, 5, local_steps=25, local_lr=0.005, seed=0)
+    assert len(drawn(steps_figure({"x": History(dataset)}, {"x": "X"}, "")).axes) == 6  # two of eight points
+    diverge(dataset, 5, weights="identical", local_steps=16, local_lr=0.005, seed=1)
+    figure = drawn(steps_figure({"x": History(dataset)}, {"x": "X"}, ""))
+    assert len(figure.axes) == 4
+    assert "At 0.005 a seed diverged at 3 of 8 points, which is not drawn." in figure.get_suptitle().replace("\n", " ")
+    assert not any(crosses_in(axes) for axes in figure.axes)
+    for rate in RATES:
+        diverge(dataset, 5, local_lr=rate, seed=0)
+    assert len(drawn(steps_figure({"x": History(dataset)}, {"x": "X"}, "")).axes) == 6  # nothing else is left
+
+
 def test_steps_at_one_rate_or_with_one_last_point_or_without_steps() -> None:
     dataset = made(points=11, local_steps=(1, 4, 16), local_lr=(0.0005,))
     figure = drawn(steps_figure({"x": History(dataset.isel(local_lr=0))}, {"x": "X"}, ""))
@@ -326,8 +341,15 @@ def test_there_is_a_panel_for_each_rate_on_the_same_axes(count, shape) -> None:
     rates = [float(f"{rate:.3g}") for rate in np.geomspace(1e-5, 1.0, count)]
     dataset = made(schemes=SCHEMES, rules=("time-based",), best=(count - 2,), local_lr=rates)
     figure = drawn(rates_figure({"cifar10-20-F80": History(dataset)}, {"cifar10-20-F80": "CIFAR-10"}, "note"))
-    assert len(figure.axes) == shape[0] * shape[1]
-    used = figure.axes[:count]
+    assert len(figure.axes) == 1 + shape[0] * shape[1]
+    wide, *below = figure.axes
+    for line, scheme in zip([line for line in wide.lines if line.get_marker() != ABOVE], SCHEMES, strict=True):
+        ends = History(dataset).final("loss").sel(scheme=scheme, weights="time-based").mean("seed")
+        np.testing.assert_allclose(line.get_ydata(), ends)
+        np.testing.assert_allclose(line.get_xdata(), rates)
+    assert wide.get_xscale() == "log"
+    assert wide.get_xlabel() == "local learning rate $\\eta_l$"
+    used = below[:count]
     for axes, rate in zip(used, rates, strict=True):
         for line, scheme in zip(curves(axes), SCHEMES, strict=True):
             mean = dataset["loss"].sel(scheme=scheme, weights="time-based", local_lr=rate).mean("seed")
@@ -335,7 +357,7 @@ def test_there_is_a_panel_for_each_rate_on_the_same_axes(count, shape) -> None:
     assert used[0].get_title(loc="left") == "$\\eta_l$ = 1e-5"
     assert len({axes.get_ylim() for axes in used}) == len({axes.get_xlim() for axes in used}) == 1
     assert sum(axes.get_xlabel() == "virtual time" for axes in used) == shape[1]
-    assert all(not axes.axison for axes in figure.axes[count:])
+    assert all(not axes.axison for axes in below[count:])
 
 
 def test_divergence_and_what_was_not_run_at_a_rate() -> None:
@@ -345,22 +367,36 @@ def test_divergence_and_what_was_not_run_at_a_rate() -> None:
     diverge(dataset, 0, scheme="FedAvg", local_lr=0.005)
     dataset["loss"].loc[{"local_lr": 0.002}] = np.nan
     figure = drawn(rates_figure({"x": History(dataset)}, {"x": "X"}, ""))
-    assert [len(crosses_in(axes)) for axes in figure.axes] == [0, 0, 2]
-    assert texts(figure.axes[1]) == ["not run"]
-    assert figure.axes[0].get_ylim()[1] < 10
+    wide, *below = figure.axes
+    assert [len(crosses_in(axes)) for axes in below] == [0, 0, 2]
+    assert texts(below[1]) == ["not run"]
+    assert wide.get_ylim()[1] < 5
+    assert below[0].get_ylim()[1] < 5
     assert "diverged" in legend(figure)
-    first, second = (line.get_xdata()[0] for line in crosses_in(figure.axes[2]))
-    assert first != second
+    for axes in (wide, below[2]):
+        first, second = (line.get_xdata()[0] for line in crosses_in(axes))
+        assert first != second
+
+
+def test_a_loss_at_the_end_above_the_frame_is_an_arrow_at_the_edge() -> None:
+    dataset = made(schemes=SCHEMES, rules=("time-based",))
+    dataset["loss"].loc[{"scheme": "FedBuff(10)", "local_lr": 0.005}] *= 50
+    wide = drawn(rates_figure({"x": History(dataset)}, {"x": "X"}, "")).axes[0]
+    assert wide.get_ylim()[1] < 5
+    assert np.isnan(wide.lines[3].get_ydata()).tolist() == [False, False, True]
+    (arrow,) = [line for line in wide.lines if line.get_marker() == ABOVE]
+    assert to_hex(arrow.get_color()) == colours(list(SCHEMES))["FedBuff(10)"]
+    assert max(p.vertices[:, 1].max() for p in wide.collections[-1].get_paths()) < 5
 
 
 def test_rates_of_nothing_of_one_and_of_several_steps() -> None:
     assert texts(drawn(rates_figure({}, {"x": "X"}, "")).axes[0]) == ["not run"]
     dataset = made(schemes=SCHEMES, rules=("time-based",), local_steps=(10,), local_lr=RATES)
-    assert len(drawn(rates_figure({"x": History(dataset)}, {}, "")).axes) == 3
-    assert len(drawn(rates_figure({"x": History(dataset.isel(local_lr=0))}, {}, "")).axes) == 1
+    assert len(drawn(rates_figure({"x": History(dataset)}, {}, "")).axes) == 4
+    assert len(drawn(rates_figure({"x": History(dataset.isel(local_lr=0))}, {}, "")).axes) == 2
     empty = dataset.copy(deep=True)
     empty["loss"].values[:] = np.nan
-    assert [texts(axes) for axes in drawn(rates_figure({"x": History(empty)}, {}, "")).axes] == [["not run"]] * 3
+    assert [texts(axes) for axes in drawn(rates_figure({"x": History(empty)}, {}, "")).axes] == [["not run"]] * 4
 
 
 # -- all of them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import jax
 import numpy as np
 import pytest
 
@@ -153,3 +154,74 @@ def test_messages_say_when_test_rows_are_meant(folder):
         mnist(2, data_dir=folder, compute="bfloat16")
     with pytest.raises(InputError, match="rows"):
         mnist(2, data_dir=folder, rows=2.5)
+
+
+SPREADS = {
+    ("mnist", "unit"): (0.0, 1.0),
+    ("mnist", "standardised"): (0.1307, 0.3081),
+    ("mnist", "authors"): (0.1307, 0.3081),
+    ("cifar10", "unit"): (0.0, 1.0),
+    ("cifar10", "standardised"): ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    ("cifar10", "authors"): ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+}
+
+
+@pytest.mark.parametrize(("name", "pixels"), [key for key in SPREADS if key[0] == "mnist"])
+def test_pixels_are_the_numbers_that_their_name_says(name, pixels, folder):
+    problem = mnist(10, pixels=pixels, data_dir=folder)
+    x, y = (part[:7] for part in problem.rows)
+    mean, deviation = SPREADS[name, pixels]
+    weights = np.random.default_rng(0).normal(size=(784, 10)) / 28
+    z = ((x / 255.0 - mean) / deviation) @ weights + np.arange(10.0)
+    expected = np.mean(np.log(np.exp(z).sum(axis=1)) - z[np.arange(7), y])
+    params = {"weights": weights.astype(np.float32), "bias": np.arange(10.0, dtype=np.float32)}
+    assert float(problem.loss(params, (x, y))) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("network", ["mnist", "cifar10"])
+def test_pixels_of_a_network_are_moved_and_scaled_a_colour_at_a_time(network, folder):
+    make = {
+        "mnist": lambda pixels: mnist(2, model="fedavg-mnist", pixels=pixels, data_dir=folder),
+        "cifar10": lambda pixels: cifar10(2, "iid", pixels=pixels, data_dir=folder),
+    }[network]
+    unit, *others = (make(pixels) for pixels in ("unit", "standardised", "authors"))
+    params = unit.init(jax.random.key(0))
+    x, y = (part[:4] for part in unit.rows)
+    for problem, pixels in zip(others, ("standardised", "authors"), strict=True):
+        mean, deviation = (np.asarray(v) for v in SPREADS[network, pixels])
+        # the first layer takes (x − mean)/deviation as kernels over the deviation, and x less the mean
+        moved = {**params, "conv0": dict(params["conv0"])}
+        kernel = params["conv0"]["weights"] / deviation.reshape(-1, 1)
+        moved["conv0"] = {
+            "weights": kernel,
+            "bias": params["conv0"]["bias"] - (kernel * mean.reshape(-1, 1)).sum((0, 1, 2)),
+        }
+        same = network == "mnist"  # padded with zeros, which are other pixels then
+        if not same:
+            assert float(problem.loss(params, (x, y))) == pytest.approx(float(unit.loss(moved, (x, y))), rel=1e-4)
+        assert float(problem.loss(params, (x, y))) != pytest.approx(float(unit.loss(params, (x, y))), rel=1e-4)
+
+
+def test_pixels_that_are_not_known_are_refused(folder):
+    for make in (mnist, cifar10):
+        with pytest.raises(InputError, match=r"pixels: 'white' is not known; use one of \w+, \w+, authors"):
+            make(10, pixels="white", data_dir=folder)
+
+
+def test_the_usual_pixels_are_not_written_down_so_that_old_descriptions_stay_true(folder):
+    assert mnist(10, data_dir=folder).spec() == mnist(10, pixels="unit", data_dir=folder).spec()
+    assert "pixels" not in mnist(10, data_dir=folder).spec()["arguments"]
+    assert "pixels" not in cifar10(10, pixels="standardised", data_dir=folder).spec()["arguments"]
+    said = mnist(10, pixels="standardised", data_dir=folder)
+    assert said.spec()["arguments"]["pixels"] == "standardised"
+
+
+def test_the_partition_of_the_authors_deals_training_and_test_images_in_the_same_shares(folder):
+    problem = mnist(5, "dirichlet:0.3:authors", seed=42, data_dir=folder)
+    shares = np.random.RandomState(42).dirichlet([0.3] * 10, size=5)
+    for rows, offsets, each in (
+        (problem.rows, problem.offsets, 120),
+        (problem.test, problem.test_offsets, 40),
+    ):
+        assert np.abs(counts(rows[1], offsets)[:, :9] - (shares * each).astype(int)[:, :9]).max() == 0
+        assert np.diff(offsets).tolist() == [each] * 5

@@ -326,3 +326,28 @@ def test_pooling_channels_first_is_pooling() -> None:
     gradient = jax.grad(lambda x: channels_first.max_pool(x).sum())(jnp.ones((1, 2, 2, 1)))
     assert float(flat.sum()) == 1
     assert gradient.ravel().tolist() == [1, 0, 0, 0]
+
+
+def test_the_network_of_the_scripts_has_no_relu_after_its_third_convolution():
+    scripts, plain = (cnn(name, (18, 18, 2), 4) for name in ("scripts", "authors"))
+    params = scripts.init(jax.random.key(3))
+    same = jax.tree.map(lambda a, b: bool((a == b).all()), params, plain.init(jax.random.key(3)))
+    assert all(jax.tree.leaves(same))
+    x, y = small("authors")[1]
+
+    def layer(z, name):
+        z = jax.lax.conv_general_dilated(
+            z, params[name]["weights"], (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return z + params[name]["bias"]
+
+    def pool(z):
+        return jax.lax.reduce_window(z, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+    z = layer(pool(jax.nn.relu(layer(pool(jax.nn.relu(layer(x / 255.0, "conv0"))), "conv1"))), "conv2")
+    flat = z.reshape(len(x), -1)
+    hidden = jax.nn.relu(flat @ params["dense0"]["weights"] + params["dense0"]["bias"])
+    logits = hidden @ params["dense1"]["weights"] + params["dense1"]["bias"]
+    expected = float(jnp.mean(jax.nn.logsumexp(logits, axis=1) - logits[jnp.arange(len(y)), y]))
+    assert float(scripts.loss(params, (x, y))) == pytest.approx(expected, rel=1e-5)
+    assert float(plain.loss(params, (x, y))) != pytest.approx(expected, rel=1e-4)

@@ -251,6 +251,30 @@ def test_a_partition_that_is_none_is_refused(given, said):
         parse_partition(given)
 
 
+def test_the_draw_of_the_authors_is_that_of_numpys_older_generator_row_by_row():
+    labels = np.tile(np.arange(10), 30)
+    parts = Dirichlet(0.5, "authors").split(labels, clients=4, seed=42, classes=10)
+    draws = np.random.RandomState(42)
+    for part, shares in zip(parts, draws.dirichlet([0.5] * 10, size=4), strict=True):
+        counts = [int(75 * share) for share in shares]
+        counts[9] = 75 - sum(counts[:9])
+        rows = [draws.choice(np.flatnonzero(labels == label), counts[label]) for label in range(10)]
+        assert part.tolist() == sorted(np.concatenate(rows).tolist())
+    assert len({row for part in parts for row in part.tolist()}) < len(labels)  # some are drawn twice
+    few = Dirichlet(0.1, "authors").split(np.repeat([0, 1], 5), clients=2, seed=42)
+    assert [part.tolist() for part in few] == [[6, 7, 8, 8, 9], [0, 1, 3, 4, 8]]
+    assert str(Dirichlet(0.1, "authors")) == "dirichlet:0.1:authors"
+    many = Dirichlet(10_000, "authors").split(np.tile(np.arange(10), 1000), clients=2, seed=42)
+    assert all(abs(np.bincount(part % 10) - 500).max() < 50 for part in many)
+
+
+def test_the_draw_of_the_authors_refuses_what_it_cannot_draw():
+    with pytest.raises(InputError, match="draws rows of label 2, which has none; use dirichlet:10"):
+        Dirichlet(10, "authors").split(np.repeat([0, 1], 50), clients=2, classes=3)
+    with pytest.raises(InputError, match="seed: -1 is not one of NumPy's older generator"):
+        Dirichlet(10, "authors").split(np.repeat([0, 1], 50), clients=2, seed=-1)
+
+
 @pytest.mark.parametrize(
     ("partition", "labels", "clients", "said"),
     [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
 import fedtempo as ft
 from fedtempo.errors import InputError
 from fedtempo.problems import shakespeare
-from fedtempo.problems.data import load_shakespeare
+from fedtempo.problems.data import Roles, load_shakespeare
 from fedtempo.problems.roles import ALPHABET, encoded
 from support import true_formats
 
@@ -82,3 +84,70 @@ def test_it_learns(folder):
     first, last = history.dataset["loss"].values.ravel()
     assert last < first
     assert {"test_loss", "test_accuracy"} <= set(history.measures)
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """Forty roles of 20 to 2 000 windows, whose characters say whose they are and where."""
+    rng = np.random.default_rng(0)
+    lengths = [*rng.integers(100, 2080, 34).tolist(), 238, 239, 240, 241, 242, 170]
+    texts = tuple("".join(ALPHABET[k % 80] for k in rng.integers(0, 80, n)) for n in lengths)
+    roles = Roles(tuple(f"role {k}" for k in range(40)), texts)
+    monkeypatch.setattr("fedtempo.problems.roles.load_shakespeare", lambda data_dir: roles)
+    return roles
+
+
+def test_leafs_roles_are_those_of_its_own_sampling_and_splitting(many):
+    """As LEAF's tools do it: shuffle under seed 0, take roles until a fifth of all samples, split each 80 to 20."""
+    order = list(zip(many.names, many.texts, strict=True))
+    random.Random(0).shuffle(order)
+    samples = {name: [(text[k : k + 80], text[k + 80]) for k in range(len(text) - 80)] for name, text in order}
+    wanted, taken = int(0.2 * sum(map(len, samples.values()))), 0
+    clients = {}
+    for name, _ in order:
+        if taken >= wanted:
+            break
+        own = samples[name][: wanted - taken]
+        taken += len(own)
+        train = max(1, int(0.8 * len(own)))
+        if len(own) >= 2 and len(own[train + 79 :]):
+            clients[name] = own[:train], own[train + 79 :]
+    problem = shakespeare(len(clients), windows="all", roles="leaf")
+    assert len(clients) > 3
+    assert problem.spec()["description"] == f"the roles {', '.join(clients)}"
+    for client, (train, test) in enumerate(clients.values()):
+        for (x, y), expected in ((problem.client_data(client), train), (problem.test_data()[client], test)):
+            assert [(decoded(a), decoded([b])) for a, b in zip(x, y, strict=True)] == expected
+    few = shakespeare(2, windows=30, roles="leaf")
+    assert [len(few.client_data(k)[1]) for k in range(2)] == [30, 30]
+    assert few.spec()["arguments"] == {"clients": 2, "windows": 30, "roles": "leaf", "importance": "uniform"}
+    with pytest.raises(InputError, match=f"roles as LEAF takes them are asked for, and there are {len(clients)}"):
+        shakespeare(40, windows="all", roles="leaf")
+
+
+def test_long_roles_have_as_many_windows_as_are_asked_for_and_twice_the_length_of_one(many):
+    for least in (1, 150, 160, 161, 1500):
+        wanted = sum(len(text) - 80 >= max(least, 160) for text in many.texts)
+        with pytest.raises(InputError, match=f"with at least {least} windows are asked for, and there are {wanted};"):
+            shakespeare(41, least=least, windows=5)
+
+
+def test_all_windows_of_long_roles(many):
+    problem = shakespeare(3, windows="all", least=1500)
+    some = shakespeare(3, windows=10_000, least=1500)
+    assert problem.sizes.tolist() == some.sizes.tolist()
+    assert "roles" not in problem.spec()["arguments"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"roles": "tiny"}, "roles: 'tiny' is not known; use one of long, leaf"),
+        ({"windows": "all"}, 'least: with windows = "all" say how many windows a role must have'),
+        ({"roles": "leaf", "least": 3}, "least: roles = leaf takes short roles too"),
+        ({"windows": "some"}, "windows: 'some'"),
+    ],
+)
+def test_roles_and_windows_that_do_not_fit_are_refused(given, said, folder):
+    with pytest.raises(InputError, match=said):
+        shakespeare(2, data_dir=folder, **given)

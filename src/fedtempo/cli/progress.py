@@ -6,6 +6,7 @@ stop it in a way that keeps what it has.
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -30,6 +31,20 @@ def stoppable(message: str | Callable[[], str]) -> Iterator[None]:
         raise Interrupted(message if isinstance(message, str) else message()) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def ending(report: Callable[[Progress], None] | None, until: float) -> Callable[[Progress], None] | None:
+    """What `simulate` should tell its progress to, so that it stops as by Ctrl-C when the clock reaches `until`."""
+    if math.isinf(until):
+        return report
+
+    def tell(progress: Progress) -> None:
+        if report is not None:
+            report(progress)
+        if time.monotonic() >= until:
+            raise KeyboardInterrupt
+
+    return tell
 
 
 LINE_SECONDS = 10.0

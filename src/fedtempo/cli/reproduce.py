@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -30,6 +32,10 @@ def reproduce(
         str,
         typer.Option("--scale", help="quick: minutes on two cores; paper: one GPU; full: the paper's own horizons."),
     ] = "quick",
+    setting: Annotated[
+        str,
+        typer.Option("--setting", help="text: what the paper says; authors: what its authors' scripts do."),
+    ] = "text",
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Folder for results and pictures.", show_default="results/reproduce-<scale>"),
@@ -43,29 +49,41 @@ def reproduce(
     ] = None,
     picture: Annotated[str, typer.Option("--format", help="svg, png or pdf; html for a page for a browser.")] = "svg",
     data_dir: DataDir = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results of another setting.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results of another study.")] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", help="Stop after so long and keep everything.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what is in the folder; refuse to begin anew.")
+    ] = False,
     verbose: o.Verbose = 0,
     quiet: o.Quiet = False,
 ) -> None:
     """Run the paper's experiments again, draw its figures, and say which of its statements hold.
 
-    Results lie in a folder, a small NetCDF file for each part of a figure. What is there is not run again; Ctrl-C stops
-    and keeps everything, the same command goes on.
+    Results lie in a folder, a small NetCDF file for each part of a figure, with the setting in its name.
+    What is there is not run again; Ctrl-C or --minutes stops and keeps everything, the same command goes on.
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
     from fedtempo.cli.run import prepare_jax
-    from fedtempo.paper.figure_file import FIGURES, read_figure
+    from fedtempo.paper.figure_file import FIGURES, SETTINGS, read_figure
     from fedtempo.report.style import ENDINGS
 
     if picture not in (*ENDINGS, "html"):
         raise InputError(f"--format: {picture!r} is not known; use one of {', '.join(ENDINGS)}, or html for a page")
     names = [name for given in what for name in ((*FIGURES, "claims") if given == "all" else (given,))]
-    figures = [read_figure(name, scale) for name in dict.fromkeys(names) if name != "claims"]
+    if setting not in SETTINGS and all(name in (*FIGURES, "claims") for name in names):
+        raise InputError(f"--setting: {setting!r} is not known; use one of {', '.join(SETTINGS)}")
+    figures = [read_figure(name, scale, setting) for name in dict.fromkeys(names) if name != "claims"]
     wanted = _wanted(figures, part)
+    seconds = _seconds(minutes)
     if from_results is not None and not from_results.is_dir():
         raise DataMissing(f"--from-results: {from_results} is not a folder; check the path")
     folder = out if out is not None else from_results or Path("results") / f"reproduce-{scale}"
+    if resume and not folder.is_dir():
+        raise DataMissing(f"--resume: there is no folder {folder}; leave --resume out to begin, or give another --out")
     prepare_jax()
     if from_results is None:
         _check_data(figures, wanted, folder, data_dir)
@@ -73,15 +91,22 @@ def reproduce(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot make this folder ({error.strerror}); choose another --out") from None
+    until = time.monotonic() + seconds
     for figure in figures:
         results = (
             _read(figure, from_results, wanted)
             if from_results is not None
-            else _run(figure, folder, wanted, data_dir, overwrite=overwrite, quiet=quiet)
+            else _run(figure, folder, wanted, data_dir, overwrite=overwrite, quiet=quiet, until=until)
         )
-        _present(figure, results, folder / f"{figure.name}.{picture}")
+        _present(figure, results, folder / f"{figure.stem}.{picture}")
     if "claims" in names:
-        _judge(from_results or folder, folder, scale)
+        _judge(from_results or folder, folder, scale, setting)
+
+
+def _seconds(minutes: float | None) -> float:
+    if minutes is not None and not minutes > 0:
+        raise InputError(f"--minutes: {minutes:g} is not above zero; give how long it may run, as 9")
+    return math.inf if minutes is None else 60 * minutes
 
 
 def _wanted(figures: Sequence[Figure], given: list[str] | None) -> Callable[[Part], bool]:
@@ -117,8 +142,9 @@ def _run(
     *,
     overwrite: bool,
     quiet: bool,
+    until: float,
 ) -> dict[str, History]:
-    from fedtempo.cli.progress import reporting, stoppable
+    from fedtempo.cli.progress import ending, reporting, stoppable
     from fedtempo.paper.stages import Place, run_part
 
     kept = f"stopped, and everything so far is kept in {folder}; the same command goes on"
@@ -127,7 +153,7 @@ def _run(
         def tell(label: str) -> Callable[[Progress], None] | None:
             if not quiet:
                 print(f"fedtempo: {label}", file=sys.stderr)  # noqa: T201
-            return report
+            return ending(report, until)
 
         place = Place(folder, data_dir, overwrite, tell)
         done = {part.name: run_part(part, place) for part in figure.parts if wanted(part)}
@@ -160,14 +186,16 @@ def _present(figure: Figure, results: dict[str, History], path: Path) -> None:
     typer.echo(f"{path}: {figure.title}{where}. {note(figure, results) if results else figure.about}")
 
 
-def _judge(results: Path, folder: Path, scale: str) -> None:
+def _judge(results: Path, folder: Path, scale: str, setting: str) -> None:
     from fedtempo.files import write_text
     from fedtempo.paper.claims import judge, markdown, show_claims, stored
+    from fedtempo.paper.figure_file import suffix
 
     settings = {name: judge(found) for name, found in stored(results).items()}
-    if not settings:
-        raise DataMissing(f"{results}: there are no results to judge; fedtempo reproduce all --scale {scale}")
-    show_claims(settings)
+    if setting not in settings:
+        asked = f"--scale {scale}" + (f" --setting {setting}" if suffix(setting) else "")
+        raise DataMissing(f"{results}: there are no results to judge; fedtempo reproduce all {asked}")
+    show_claims({setting: settings[setting]})
     page = folder / "claims.md"
     write_text(page, markdown(settings))
     typer.echo(f"{page}: the same with all cases")

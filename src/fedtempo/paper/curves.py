@@ -32,7 +32,7 @@ _BIASED_INK = "#5e3c99"
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _MARKS_A_LINE = 4
 _MARK = 4.5
-_HIGHEST = 3.0  # times the loss at the start: what is above says no more than that it is unstable
+HIGHEST = 3.0  # times the loss at the start: what is above says no more than that it is unstable
 _DENSE = 250  # points of a line from which on it is drawn finer
 _NARROW = 4.5  # points between crosses that can be told apart
 
@@ -157,13 +157,17 @@ def scheme_curves(history: History, looks: Mapping[str, Look]) -> list[Curve]:
     return [curve for curve in found if curve is not None]
 
 
-def scale_losses(axes: Axes, curves: Sequence[Curve], left_out: float) -> None:
+def scale_losses(axes: Axes, curves: Sequence[Curve], left_out: float, highest: float = HIGHEST) -> None:
     """A vertical axis for all the curves after a share of the time, up to a multiple of where they begin."""
     stable = [curve for curve in curves if curve.known and not curve.diverged] or [c for c in curves if c.known]
-    begin = max((float(curve.mean[np.isfinite(curve.mean)][0]) for curve in stable), default=np.inf)
     around = [curve.mean[(curve.at >= left_out * curve.at[-1]) & np.isfinite(curve.mean)] for curve in stable]
     values = np.concatenate(around) if around else np.zeros(0)
-    scale(axes, "y", np.minimum(values, _HIGHEST * begin), logarithmic=True)
+    scale(axes, "y", np.minimum(values, highest * beginning(stable)), logarithmic=True)
+
+
+def beginning(curves: Iterable[Curve]) -> float:
+    """The lowest loss at which a curve begins: all of them begin with the same model."""
+    return min((float(curve.mean[np.isfinite(curve.mean)][0]) for curve in curves if curve.known), default=np.inf)
 
 
 def draw_schemes(axes: Axes, curves: Sequence[Curve], every: Sequence[Curve]) -> None:
@@ -200,25 +204,31 @@ def mark_divergence(axes: Axes, curves: Iterable[Curve]) -> None:
     crosses(axes, points)
 
 
-def crosses(axes: Axes, points: Sequence[tuple[float, float, Look]]) -> None:
-    """Crosses at the points, side by side where they would cover each other."""
+ABOVE = r"$\uparrow$"
+"""The mark of a value above the frame."""
+
+
+def crosses(axes: Axes, points: Sequence[tuple[float, float, Look]], above: int = 0) -> None:
+    """Crosses at the points, arrows at the last `above` of them; side by side where they would cover each other."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     size = axes.get_position().size * figure.get_size_inches() * 72
     inside = size - np.array([0.0, 3.0])
     taken: list[Floats] = []
-    for x, y, look in points:
+    for k, (x, y, look) in enumerate(points):
+        mark = ABOVE if k >= len(points) - above else "x"
         place = np.clip(axes.transLimits.transform(axes.transScale.transform((x, y))), 0.0, 1.0) * inside
         while any(math.hypot(*(place - other)) < _NARROW for other in taken):
             place[0] += _NARROW
         taken.append(place)
         axes.plot(
             *(place / size),
-            "x",
+            marker=mark,
+            linestyle="",
             transform=axes.transAxes,
             color=look.colour,
-            markersize=6,
-            markeredgewidth=1.6,
+            markersize=6 if mark == "x" else 9,
+            markeredgewidth=1.6 if mark == "x" else 0.4,
             zorder=4,
             clip_on=False,
         )

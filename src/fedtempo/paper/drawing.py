@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.ticks import exact
 from fedtempo.clock.times import FixedTimes
-from fedtempo.paper.figure_file import FIGURES, Figure
+from fedtempo.paper.figure_file import FIGURES, TEXT, Figure
 from fedtempo.paper.stages import what_was_run
 from fedtempo.report.style import save_figure
 from fedtempo.simulation.history.history import History
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 EXAMPLE = "fig2.svg"
+SETTING_WORDS = {"authors": "that of the authors' scripts"}
 
 
 def draw(figure: Figure, results: Mapping[str, History], path: Path) -> None:
@@ -38,7 +39,12 @@ def picture(figure: Figure, results: Mapping[str, History]) -> Picture:
     drawn = {"weights": weights_figure, "steps": steps_figure, "schemes": schemes_figure, "rates": rates_figure}
     ordered = {part.name: results[part.name] for part in figure.parts if part.name in results}
     titles = {part.name: part.title for part in figure.parts}
-    return drawn[figure.kind](ordered, titles=titles, note=note(figure, ordered))
+    return drawn[figure.kind](ordered, titles=titles, note=caption(figure, ordered))
+
+
+def caption(figure: Figure, results: Mapping[str, History]) -> str:
+    """What the paper says with the figure, and below it what was run."""
+    return "\n".join(filter(None, (f"The paper: {figure.says}" if figure.says else "", note(figure, results))))
 
 
 def _draw_timeline(figure: Figure, path: Path) -> None:
@@ -62,6 +68,8 @@ def note(figure: Figure, results: Mapping[str, History]) -> str:
             words = setting_words(results[part.name], "paper" if part.figure in FIGURES else "in full")
             groups.setdefault(words, []).append(part.title)
     sentences = [f"{' and '.join(titles)}: {words}" if len(groups) > 1 else words for words, titles in groups.items()]
+    if sentences and figure.setting != TEXT:
+        sentences[0] = f"Setting: {SETTING_WORDS.get(figure.setting, figure.setting)}. {sentences[0]}"
     where = sorted({h.attrs.get("hardware", "").split(",")[0].split(": ")[-1] for h in results.values()})
     return "; ".join(sentences) + (f". On {', '.join(where)}." if where else "")
 

@@ -1,6 +1,7 @@
 """A figure of the paper as a short file: its parts, each a study, and how they are reduced at smaller scales.
 
     title, place, about       what it is, where in the paper, what to look at
+    says                      what the paper says with it; its picture has that as caption
     kind                      how it is drawn: timeline, weights, steps, schemes, rates
     [study]                   what all parts share, in the words of a study file of ``fedtempo run``
     [[parts]]                 name, title, and a `study` of its own; `of`: a part of another figure, of which the first
@@ -8,8 +9,11 @@
     [scales.quick]            what replaces it at a scale: `study` for all parts, `parts.NAME.study` for one;
                               `scout`: a first stage with all learning rates, replacing the study again; `keep`: how
                               many of them go on
+    [settings.authors]        what another setting lays over the file: `study` for all parts, `parts.NAME` for one of
+                              them, `scales` for what it replaces at a scale
 
-The file itself is the paper's own setting, scale `full`.
+The file itself is the setting `text`, what the paper says, at the scale `full`. The setting `authors` is what the
+scripts of the paper's authors do.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,11 +33,14 @@ from fedtempo.simulation.study_file import check_tables
 
 FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7")
 SCALES = ("quick", "paper", "full")
+TEXT = "text"
+SETTINGS = (TEXT, "authors")
 KINDS = ("timeline", "weights", "steps", "schemes", "rates")
 
 Table = dict[str, Any]
 
-_TOP = ("title", "place", "about", "kind", "study", "parts", "scales", "timeline")
+_TOP = ("title", "place", "about", "says", "kind", "study", "parts", "scales", "settings", "timeline")
+_SETTING = ("study", "parts", "scales")
 _PART = ("name", "title", "study", "of", "paper")
 _SCALE = ("study", "parts", "scout", "keep", "about")
 _SCALE_PART = ("study", "scout", "keep")
@@ -50,13 +57,14 @@ class Part:
     study: Table
     """In the words of a study file."""
     full: Table
-    """The same in the paper."""
+    """The same in the paper, or in what its setting follows."""
     scout: Table | None = None
     """A shorter first stage with all learning rates."""
     keep: int = 3
     """How many of the rates go on from there."""
     only_scout: bool = False
     """Whether its first stage is what is drawn."""
+    setting: str = TEXT
 
 
 @dataclass(frozen=True)
@@ -71,19 +79,34 @@ class Figure:
     scale: str
     parts: tuple[Part, ...] = ()
     timeline: Table = field(default_factory=dict)
+    setting: str = TEXT
+    says: str = ""
+    """What the paper says with it."""
+
+    @property
+    def stem(self) -> str:
+        """What its picture is called, without the ending: another for each setting."""
+        return self.name + suffix(self.setting)
 
 
-def read_figure(name: str, scale: str, *, asked_by: tuple[str, ...] = ()) -> Figure:
+def suffix(setting: str) -> str:
+    """What files of a setting have in their names, so that those of several can lie in one folder."""
+    return "" if setting == TEXT else f".{setting}"
+
+
+def read_figure(name: str, scale: str, setting: str = TEXT, *, asked_by: tuple[str, ...] = ()) -> Figure:
     """A figure of the paper by its name, or one of one's own by the path of its file.
 
-    `asked_by`: the figures of which it is a part, so that none is its own.
+    `setting` is "text", "authors" or one that the file of one's own has. `asked_by`: the figures of which it is a part,
+    so that none is its own.
     """
     if name in asked_by:
         raise InputError(f"{name}: it is a part of itself; name another figure after of =")
     if scale not in SCALES:
         raise InputError(f"scale: {scale!r} is not known; use one of {', '.join(SCALES)}")
     label = Path(name).stem if name.endswith(".toml") else name
-    return _figure(label, _document(name), scale, (*asked_by, name))
+    document = _laid_over(label, _document(name), setting)
+    return _figure(label, document, scale, setting, (*asked_by, name))
 
 
 def _document(name: str) -> Table:
@@ -105,8 +128,39 @@ def _document(name: str) -> Table:
         raise InputError(f"{name}: not TOML: {error}") from None
 
 
-def _figure(name: str, document: Table, scale: str, asked_by: tuple[str, ...]) -> Figure:
+def _laid_over(name: str, document: Table, setting: str) -> Table:
+    """The file in a setting: with what that replaces in its place."""
     _only(name, document, _TOP)
+    settings = document.get("settings", {})
+    _only(f"{name}: settings", settings, None)
+    parts = document.get("parts", [])
+    listed = [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+    for label, table in settings.items():
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", label) or label in (TEXT, "scout"):
+            raise InputError(
+                f"{name}: a setting cannot be called {label!r}; use letters, digits and -, not text or scout"
+            )
+        _only(f"{name}: setting {label}", table, _SETTING)
+        for key in _SETTING:
+            _only(f"{name}: {key} of setting {label}", table.get(key, {}), None)
+        names = tuple(str(part.get("name")) for part in listed)
+        _only(f"{name}: parts of setting {label}", table.get("parts", {}), names)
+    # a figure without studies of its own is in whatever setting the others are
+    own = any("of" not in part for part in listed)
+    known = tuple(dict.fromkeys((TEXT, *settings))) if own else tuple(dict.fromkeys((*SETTINGS, *settings)))
+    if setting not in known:
+        raise InputError(f"setting: {setting!r} is not known for {name}; use one of {', '.join(known)}")
+    laid = settings.get(setting, {})
+    whole = {k: v for k, v in document.items() if k != "settings"}
+    whole |= replaced(
+        {k: whole.get(k, {}) for k in ("study", "scales")}, {k: v for k, v in laid.items() if k != "parts"}
+    )
+    if laid.get("parts"):
+        whole["parts"] = [replaced(part, laid["parts"].get(part.get("name"), {})) for part in listed]
+    return whole
+
+
+def _figure(name: str, document: Table, scale: str, setting: str, asked_by: tuple[str, ...]) -> Figure:
     _only(f"{name}: study", document.get("study", {}), None)
     kind = document.get("kind")
     if kind not in KINDS:
@@ -124,7 +178,7 @@ def _figure(name: str, document: Table, scale: str, asked_by: tuple[str, ...]) -
         raise InputError(f"{name}: it has no parts; write [[parts]] with a name and a study")
     for where in ("study", "scout", "parts"):
         _only(f"{name}: {where} at scale {scale}", reduced.get(where, {}), None)
-    parts = [_part(name, document, given, reduced, scale, asked_by) for given in listed]
+    parts = [_part(name, document, given, reduced, scale, setting, asked_by) for given in listed]
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise InputError(f"{name}: two parts have one name ({', '.join(names)}); give each its own")
@@ -137,20 +191,24 @@ def _figure(name: str, document: Table, scale: str, asked_by: tuple[str, ...]) -
         scale=scale,
         parts=tuple(parts),
         timeline=document.get("timeline", {}),
+        setting=setting,
+        says=str(document.get("says", "")),
     )
 
 
-def _part(figure: str, document: Table, given: Table, reduced: Table, scale: str, asked_by: tuple[str, ...]) -> Part:
+def _part(
+    figure: str, document: Table, given: Table, reduced: Table, scale: str, setting: str, asked_by: tuple[str, ...]
+) -> Part:
     _only(f"{figure}: a part", given, _PART)
     name = given.get("name")
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name):
         raise InputError(f"{figure}: a part has no name ({name!r}); write name = letters, digits, . - and _")
     title = str(given.get("title", name))
     if "of" in given:
-        theirs = read_figure(str(given["of"]), scale, asked_by=asked_by)
+        theirs = read_figure(str(given["of"]), scale, setting, asked_by=asked_by)
         for part in theirs.parts:
             if part.name == name:
-                return Part(part.figure, name, title, part.study, part.full, part.scout, part.keep, only_scout=True)
+                return replace(part, title=title, only_scout=True)
         known = ", ".join(part.name for part in theirs.parts)
         raise InputError(f"{figure}: {given['of']} has no part {name}; it has {known}")
     own = reduced.get("parts", {}).get(name, {})
@@ -173,6 +231,7 @@ def _part(figure: str, document: Table, given: Table, reduced: Table, scale: str
         full=replaced(full, given.get("paper", {})),
         scout=replaced(study, reduced.get("scout", {}), own.get("scout", {})) if scouting else None,
         keep=keep,
+        setting=setting,
     )
 
 

@@ -2,18 +2,21 @@
 
     figure 4          each at its best local learning rate:  (a) M = 20   (b) M = 50 clients; identical hardware (F0)
                       beside the fastest five times as fast (F80)
-    figures 5 to 7    all at every local learning rate, for one data set each (appendix D)
+    figures 5 to 7    all at every local learning rate, for one data set each (appendix D): the loss at the end against
+                      the rate, and below it the curves of each rate
 
-Panels that are compared have the same axes. In figure 4 they leave out the first twentieth of the time, and above a
-panel is the rate that is best for each scheme there. In the others what changes from panel to panel is the rate:
-schemes that are flat at first become fast, then unstable, and a cross is where a seed diverged. Losses above three
-times the first are not shown.
+Panels that are compared have the same axes. In figure 4 above a panel is the rate that is best for each scheme there;
+mean lines are inside the frame, bands are cut at it. In the others schemes that are flat at small rates become fast,
+then unstable, and a cross is where a seed diverged. Their axes end a little above the loss at the start: what is above
+says no more than that it is unstable, and a loss at the end that is there is an arrow at the upper edge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -26,6 +29,9 @@ from fedtempo.paper.curves import (
     SMALL,
     Curve,
     Look,
+    beginning,
+    crosses,
+    draw_curve,
     draw_ends,
     draw_schemes,
     rate_of,
@@ -46,14 +52,16 @@ from fedtempo.paper.panels import (
     lone,
     name_of,
     panels,
+    panels_below,
     rate_head,
     scheme_handles,
 )
 from fedtempo.paper.stages import at_own_rates
-from fedtempo.report.style import INK, STYLE
+from fedtempo.report.style import INK, STYLE, scale
 from fedtempo.simulation.history.history import History
 
 _COLUMNS = (4, 5, 3)
+_ROOM = 1.12  # times the loss at the start: where the axes of figures 5 to 7 end
 
 
 def rates_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: str) -> Figure:
@@ -69,11 +77,12 @@ def rates_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: 
         runs = [history.select(**{RATE: rate}) for rate in rates] or [history]
         columns = min(len(runs), min(_COLUMNS, key=lambda c: -len(runs) % c))
         rows = -(-len(runs) // columns)
-        size = (min(10.0, max(7.0, 2.3 * columns)), 1.1 + 1.65 * rows)
-        figure, grid = panels(rows, columns, size, heading, sharex="all", sharey="all")
+        size = (min(10.0, max(7.0, 2.3 * columns)), 3.6 + 1.5 * rows)
+        figure, wide, grid = panels_below(rows, columns, size, heading, height=1.7)
         drawn = [scheme_curves(run, looks) for run in runs]
         every = [curve for curves in drawn for curve in curves]
-        scale_losses(grid[0][0], every, 0.0)
+        scale_losses(grid[0][0], every, 0.0, _ROOM)
+        _ends_by_rate(wide, rates or [_only_rate(history)], drawn)
         linear_time(grid[0][0], history.dataset["time"].values)
         flat = [axes for row in grid for axes in row]
         for axes, run, curves in zip(flat, runs, drawn, strict=False):
@@ -93,10 +102,46 @@ def rates_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: 
     return figure
 
 
+def _only_rate(history: History) -> float:
+    return rate_of(history, str(history.dataset["scheme"].values[0]), rule_of(history))
+
+
+def _ends_by_rate(axes: Axes, rates: Sequence[float], drawn: Sequence[Sequence[Curve]]) -> None:
+    """The loss at the end of each scheme against the rate; crosses where a seed diverged."""
+    lines: dict[Look, list[tuple[float, Curve]]] = {}
+    for rate, curves in zip(rates, drawn, strict=True):
+        for curve in curves:
+            lines.setdefault(curve.look, []).append((rate, curve))
+    found = [curve for curves in drawn for curve in curves]
+    if not found or not all(map(math.isfinite, rates)):
+        blank(axes)
+        return
+    top = _ROOM * beginning(found)
+    known = np.array([curve.end for curve in found if math.isfinite(curve.end)])
+    scale(axes, "y", np.minimum(np.append(known, beginning(found)), top), logarithmic=True)
+    upper = axes.get_ylim()[1]
+    axes.set_xscale("log")
+    axes.set_xlim(rates[0] * 0.8, rates[-1] * 1.25)
+    axes.set_xticks(list(rates), [rate_text(rate) for rate in rates])
+    axes.set_xticks([], minor=True)
+    gone, above = [], []
+    for look, points in lines.items():
+        at = np.array([rate for rate, _ in points])
+        ends = np.array([curve.end for _, curve in points])
+        spread = np.array([curve.end_deviation for _, curve in points])
+        inside = ends <= upper
+        draw_curve(axes, Curve(at, np.where(inside, ends, np.nan), spread, False, look))
+        gone += [(rate, upper, look) for rate, curve in points if curve.diverged]
+        above += [(rate, upper, look) for rate in at[ends > upper].tolist()]
+    axes.set_ylim(top=upper)
+    crosses(axes, [*gone, *above], above=len(above))
+    axes.set_ylabel("federated loss,\nlast tenth of the time", fontsize=8.5)
+    axes.set_xlabel("local learning rate $\\eta_l$", fontsize=8.5)
+
+
 CLIENTS = (20, 50)
 DATA = {"cifar10": "CIFAR-10", "shakespeare": "Shakespeare"}
 TIMES = ("F0", "F80")
-_LEFT_OUT = 1 / 20
 
 
 def schemes_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: str) -> Figure:
@@ -121,7 +166,7 @@ def schemes_figure(parts: Mapping[str, History], titles: Mapping[str, str], note
                 if not curves.get(name):
                     blank(axes)
                     continue
-                scale_losses(axes, limits_of, _LEFT_OUT)
+                scale_losses(axes, limits_of, 0.0)
                 linear_time(axes, best[name].dataset["time"].values)
                 draw_schemes(axes, curves[name], limits_of)
                 draw_ends(axes, curves[name])

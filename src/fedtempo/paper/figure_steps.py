@@ -2,7 +2,8 @@
 
     mean and deviation of L over the last 5 % of the time, each averaged over seeds
 
-One panel for each local learning rate; below it the deviation alone. A cross is a K of which a seed diverged.
+One panel for each local learning rate; below it the deviation alone. A cross is a K of which a seed diverged. A rate
+that is mostly crosses says nothing about K: where others are left, it is named above instead.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from matplotlib.patches import Patch
 from fedtempo.clock.times import Floats
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
-from fedtempo.paper.curves import Curve, Look, crosses, draw_curve, rule_looks
+from fedtempo.paper.curves import BIASED, Curve, Look, crosses, draw_curve, rate_text, rule_looks
 from fedtempo.paper.panels import (
     band_handle,
     blank,
@@ -37,9 +38,11 @@ from fedtempo.paper.panels import (
 from fedtempo.report.style import STYLE, floor_of, scale
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.selection import at_the_end
+from fedtempo.simulation.history.summary import FAIR
 
 STEPS = "local_steps"
 _LAST = 0.05
+_MANY = 1 / 3
 _MARKS = {"identical": "s", "time-based": "o"}
 
 
@@ -51,12 +54,15 @@ def steps_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: 
         if name not in parts:
             return blank_figure(heading)
         ends = _ends(parts[name])
-        rates = ends[RATE].values.tolist()
+        lost = _lost(ends)
+        rates = [rate for rate in ends[RATE].values.tolist() if rate not in lost]
+        heading += "".join(f" At {rate_text(rate)} {share}, which is not drawn." for rate, share in lost.items())
         size = (float(np.clip(1.0 + 2.3 * len(rates), 7.0, 10.0)), 5.2)
         figure, grid = panels(2, len(rates), size, heading, sharex="all")
         handles: list[Line2D | Patch] = []
         for k, rate in enumerate(rates):
-            handles = [*handles, *_panels(grid[0][k], grid[1][k], ends.isel({RATE: k}))]
+            run = ends.isel({RATE: ends[RATE].values.tolist().index(rate) if np.isfinite(rate) else k})
+            handles = [*handles, *_panels(grid[0][k], grid[1][k], run)]
             rate_head(grid[0][k], rate)
             label_below([grid[0][k], grid[1][k]], "local steps $K$")
         grid[0][0].set_ylabel("(a) federated loss\n(mean ± deviation)", fontsize=8.5)
@@ -80,6 +86,19 @@ def _ends(history: History) -> xr.Dataset:
     if RATE not in ends.coords:
         ends = ends.assign_coords({RATE: np.nan})
     return ends.expand_dims([d for d in (STEPS, RATE) if d not in ends.dims])
+
+
+def _lost(ends: xr.Dataset) -> dict[float, str]:
+    """The rates at which a seed diverged in too many places, with how many; none if there are no others."""
+    gone = ends["gone"].sel(weights=[r for r in (BIASED, FAIR) if r in ends["weights"].values])
+    places = gone.size // gone.sizes[RATE]
+    counts = gone.sum([d for d in gone.dims if d != RATE]).values.tolist()
+    found = {
+        rate: f"a seed diverged at {count} of {places} points"
+        for rate, count in zip(ends[RATE].values.tolist(), counts, strict=True)
+        if count > _MANY * places
+    }
+    return found if len(found) < len(counts) else {}
 
 
 def _panels(upper: Axes, lower: Axes, ends: xr.Dataset) -> list[Line2D | Patch]:

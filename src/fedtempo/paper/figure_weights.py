@@ -3,8 +3,8 @@
     (a) L = Σ p_i L_i    (b) its deviation over clients    (c) Σ q_i L_i    (d) its deviation, weighted by q_i
 
 Both rules at the rate that is best for identical weights (section 5.1), and, where that differs, at their own best rate
-as a thin line. Time is logarithmic, so that the first steps and the end can both be seen. A vertical axis leaves out as
-much of the first fall as it takes to tell the ends apart; points beside a panel are means over the last tenth.
+as a thin line. Time is the whole of it, from zero, on an even axis. A vertical axis leaves out as much of the first
+fall as it takes to tell the ends apart; points beside a panel are means over the last tenth.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from fedtempo.paper.panels import (
     head,
     label_below,
     legend_below,
+    linear_time,
     lone,
     names_of,
     panels,
-    thousands,
 )
 from fedtempo.paper.stages import at_own_rates, at_shared_rate, shared_rate
 from fedtempo.report.style import STYLE, floor_of, scale
@@ -64,9 +64,6 @@ _Lines = dict[str, Curve]
 _OWN = ", at their own best rate"
 _STARTS = (0.0, 1 / 1000, 1 / 300, 1 / 100, 1 / 30, 1 / 10)  # shares of the time that a vertical axis may leave out
 _APART = 0.08  # of a panel's height, the distance of final values that can be seen
-_BEFORE = 4.0  # so many times earlier than its first panel's vertical axis a column's axis of time begins
-_MOST_TICKS = 4
-_DECADES = 1 / 3000  # the share of the time at which the axis of time begins at the earliest
 
 
 def weights_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: str) -> Figure:
@@ -98,13 +95,12 @@ def _column(column: list[Axes], history: History) -> list[_Lines]:
     rate, own = shared_rate(history), at_own_rates(history)
     shared = at_shared_rate(history) if rate is None or not math.isnan(rate) else None
     found = [_lines(measure, scheme, shared, own, rate) for measure in _ROWS]
-    start = next((_start(lines) for lines in found if lines), 0.0)
     if any(found):
         column[0].text(0.0, 1.04, _rates(rate, own, scheme), transform=column[0].transAxes, fontsize=SMALL)
-        _log_time(column[0], history.dataset["time"].values.astype(float), start / _BEFORE)
+        linear_time(column[0], history.dataset["time"].values.astype(float), most=2)
     for axes, measure, lines in zip(column, _ROWS, found, strict=True):
         if lines:
-            _draw(axes, lines, max(start / _BEFORE, _start(lines)))
+            _draw(axes, lines, _start(lines))
         else:
             blank(axes, "not run" if measure in history.measures else "not measured")
     label_below(column)
@@ -123,13 +119,7 @@ def _lines(measure: str, scheme: str, shared: History | None, own: History, rate
     if shared is not None:
         for rule in (FAIR, BIASED):
             found[f"{rule} weights"] = curve_of(shared, measure, looks[rule], scheme=scheme, rule=rule)
-    return {label: _positive(curve) for label, curve in found.items() if curve is not None}
-
-
-def _positive(curve: Curve) -> Curve:
-    """What a logarithmic axis of time can show of a curve."""
-    seen = curve.at > 0 if (curve.at > 0).any() else curve.at >= 0
-    return replace(curve, at=curve.at[seen], mean=curve.mean[seen], deviation=curve.deviation[seen])
+    return {label: curve for label, curve in found.items() if curve is not None}
 
 
 def _rates(rate: float | None, own: History, scheme: str) -> str:
@@ -195,23 +185,6 @@ def _draw(axes: Axes, lines: _Lines, start: float) -> None:
             zorder=5,
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.0},
         )
-
-
-def _log_time(axes: Axes, times: Floats, start: float) -> None:
-    """Logarithmic time from a share of it on, or from the first positive one; few ticks."""
-    positive = times[times > 0]
-    if len(positive) < 2:
-        return
-    last = float(positive[-1])
-    low = max(float(positive[0]), last * max(_DECADES, start))
-    axes.set_xscale("log")
-    powers = 10.0 ** np.arange(math.floor(math.log10(low)), math.ceil(math.log10(last)) + 1)
-    sets = (np.outer(powers, steps).ravel() for steps in ((1, 2, 5), (1, 3), (1,)))
-    inside = [ticks[(ticks >= low * 0.999) & (ticks <= last * 1.001)] for ticks in sets]
-    ticks = next((t for t in inside if len(t) <= _MOST_TICKS), inside[-1])
-    axes.set_xticks(ticks, [thousands(t) for t in ticks])
-    axes.set_xticks(np.outer(powers, np.arange(2, 10)).ravel(), minor=True, labels=[])
-    axes.set_xlim(low, last)
 
 
 def _lighter(colour: str) -> tuple[float, float, float]:

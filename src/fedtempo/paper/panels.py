@@ -41,17 +41,49 @@ def panels(
     rows: int, columns: int, size: tuple[float, float], note: str, sharex: Share = "none", sharey: Share = "none"
 ) -> tuple[Figure, list[list[Axes]]]:
     """A figure of rows and columns under a note in small letters; call within the figures' style."""
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(size, note)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).tolist()
     for axes in (a for row in grid for a in row):
-        bare(axes)
-        axes.tick_params(labelsize=SMALL, length=3)
-        axes.tick_params(which="minor", length=1.8)
+        _plain(axes)
+    return figure, grid
+
+
+def panels_below(
+    rows: int, columns: int, size: tuple[float, float], note: str, height: float
+) -> tuple[Figure, Axes, list[list[Axes]]]:
+    """A panel over the whole width, `height` times as high as the others; below it rows and columns on equal axes."""
+    figure = _figure(size, note)
+    places = figure.add_gridspec(rows + 1, columns, height_ratios=[height] + [1.0] * rows)
+    wide = figure.add_subplot(places[0, :])
+    first = figure.add_subplot(places[1, 0])
+    grid = [
+        [
+            first if r == c == 0 else figure.add_subplot(places[r + 1, c], sharex=first, sharey=first)
+            for c in range(columns)
+        ]
+        for r in range(rows)
+    ]
+    for axes in (wide, *(a for row in grid for a in row)):
+        _plain(axes)
+    for axes in (a for row in grid for a in row):
+        axes.label_outer()
+    return figure, wide, grid
+
+
+def _figure(size: tuple[float, float], note: str) -> Figure:
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
     if note:
         letters = int(size[0] * 72 / (0.54 * SMALL))
-        figure.suptitle(textwrap.fill(note, letters), x=0.008, ha="left", fontsize=SMALL, linespacing=1.3)
-    return figure, grid
+        lines = "\n".join(textwrap.fill(line, letters) for line in note.split("\n"))
+        figure.suptitle(lines, x=0.008, ha="left", fontsize=SMALL, linespacing=1.3)
+    return figure
+
+
+def _plain(axes: Axes) -> None:
+    bare(axes)
+    axes.tick_params(labelsize=SMALL, length=3)
+    axes.tick_params(which="minor", length=1.8)
 
 
 def blank_figure(note: str) -> Figure:
@@ -81,11 +113,11 @@ def rate_head(axes: Axes, rate: float) -> None:
         axes.set_title(f"$\\eta_l$ = {rate_text(rate)}", loc="left", fontsize=9, pad=4.0)
 
 
-def linear_time(axes: Axes, times: Floats) -> None:
-    """The whole of virtual time on an even axis with few ticks."""
+def linear_time(axes: Axes, times: Floats, most: int = 4) -> None:
+    """The whole of virtual time on an even axis with few ticks, at most so many steps between them."""
     if times[-1] > times[0]:
         axes.set_xlim(float(times[0]), float(times[-1]))
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 4, 5, 10]))
     axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
 
 

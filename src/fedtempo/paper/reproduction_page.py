@@ -15,7 +15,7 @@ from fedtempo.errors import DataMissing, InputError
 from fedtempo.paper.claims import Claim, interval, judge, measured, show_claims, stored, tally, why
 from fedtempo.paper.claims_runs import SETTINGS
 from fedtempo.paper.drawing import note
-from fedtempo.paper.figure_file import FIGURES, SCALES, Figure, read_figure
+from fedtempo.paper.figure_file import FIGURES, SCALES, TEXT, Figure, read_figure
 from fedtempo.paper.stages import KEY, drawn_path, load, path_of, shared_rate, what_was_run
 from fedtempo.report.browser.document import WebPage, document, escape
 from fedtempo.report.browser.history import SCRIPTS, charts_html, scheme_names
@@ -44,7 +44,7 @@ class Reproduction:
     figures: tuple[Figure, ...]
     results: Mapping[str, Mapping[str, History]]
     own: Mapping[str, Mapping[str, History]]
-    """Of figures that are not the paper's, of which there is no file here."""
+    """Of figures that are not the paper's, of which there is no file here, and of the paper's in another setting."""
 
 
 def is_reproduction(folder: Path) -> bool:
@@ -70,7 +70,7 @@ def _says_what_was_run(history: History) -> bool:
         return False
     try:
         about: object = what_was_run(history)
-    except ValueError:  # not JSON
+    except (ValueError, TypeError):  # not JSON, or not an object
         return False
     return isinstance(about, dict) and all(isinstance(about.get(name), dict) for name in ("study", "paper"))
 
@@ -92,8 +92,10 @@ def read_reproduction(folder: Path) -> Reproduction:
     own: dict[str, dict[str, History]] = {}
     for path, history in there.items():
         about = what_was_run(history)
-        if about.get("figure") not in FIGURES and not path.stem.endswith(".scout"):
-            own.setdefault(str(about.get("figure")), {})[str(about.get("part"))] = history
+        is_text = about.get("figure") in FIGURES and about["setting"] == TEXT
+        if not is_text and not path.stem.endswith(".scout"):
+            setting = "" if about["setting"] == TEXT else f", {SETTINGS.get(about['setting'], about['setting'])}"
+            own.setdefault(f"{about.get('figure')}{setting}", {})[str(about.get("part"))] = history
     return Reproduction(folder, scale, tuple(figures), results, own)
 
 

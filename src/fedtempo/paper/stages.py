@@ -6,7 +6,8 @@
 Where identical weights are among the weight rules, the rates are ranked by them, as the paper tunes; the best rate of
 every other rule goes on too. Each study has a folder of its own: what was stopped goes on, and what is done is not run
 again. It leaves one small NetCDF file a part, `FIGURE-PART.nc`, and one for its first stage: the measures of every run
-in 32 bits, no models, and in the attribute `reproduction` what was run.
+in 32 bits, no models, and in the attribute `reproduction` what was run. In another setting than the paper's text the
+name has it too, `FIGURE-PART.authors.nc`.
 
     shared    tuned on identical weights, and used for every weight rule: the paper's way, an advantage to identical
     own       each scheme and weight rule at its own best rate
@@ -28,7 +29,7 @@ import xarray as xr
 
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.grid import RATE
-from fedtempo.paper.figure_file import Part, Table, replaced
+from fedtempo.paper.figure_file import TEXT, Part, Table, replaced, suffix
 from fedtempo.problems.data import DATASETS
 from fedtempo.simulation.history.history import PARAMETER, History
 from fedtempo.simulation.ledger import Progress
@@ -42,7 +43,7 @@ KEY = "reproduction"
 
 def path_of(folder: Path, part: Part, *, scout: bool = False) -> Path:
     """Where a part's results are."""
-    return folder / f"{part.figure}-{part.name}{'.scout' if scout else ''}.nc"
+    return folder / f"{part.figure}-{part.name}{suffix(part.setting)}{'.scout' if scout else ''}.nc"
 
 
 def drawn_path(folder: Path, part: Part) -> Path:
@@ -77,9 +78,9 @@ def load(path: Path) -> History | None:
 
 
 def what_was_run(history: History) -> dict[str, Any]:
-    """The study, the paper's own, and the first stage if there was one, as `save` wrote them down."""
+    """The setting, the study, the paper's own, and the first stage if there was one, as `save` wrote them down."""
     found: dict[str, Any] = json.loads(history.attrs.get(KEY, "{}"))
-    return found
+    return {"setting": TEXT, **found}  # a file without a setting is of the paper's text
 
 
 def at_shared_rate(history: History, *, tuned_on: str = "identical") -> History:
@@ -150,7 +151,8 @@ def _stage(part: Part, place: Place, study: Table, *, scout: bool = False, after
     path = path_of(place.folder, part, scout=scout)
     there = load(path)
     if there is not None and there.finished:
-        if what_was_run(there)["study"] == study:
+        was = what_was_run(there)
+        if was["study"] == study and was["setting"] == part.setting:
             return there
         if not place.overwrite:
             raise ResultsConflict(
@@ -158,6 +160,7 @@ def _stage(part: Part, place: Place, study: Table, *, scout: bool = False, after
             )
         path.unlink()
     about: Table = {"figure": part.figure, "part": part.name, "study": study, "paper": part.full}
+    about["setting"] = part.setting
     if after is not None:
         then = what_was_run(after)["study"]
         about["first_stage"] = {"until": then["until"], "seeds": after.dataset.sizes["seed"]}

@@ -1,8 +1,13 @@
 """MNIST and CIFAR-10 dealt to clients, with the models of the paper's section 5.
 
-Images stay bytes, in memory and on the device, and become numbers where a batch is used: from 0 to 1, and for CIFAR-10
-less the mean of each colour over its deviation. Clients' test images are dealt as their training images are, by the
-same draw of labels. Files are found as `fedtempo.problems.data` says.
+Images stay bytes, in memory and on the device, and become numbers where a batch is used. `pixels` says which:
+
+    unit            from 0 to 1
+    standardised    these less the mean of the training pixels, of each colour for itself, over their deviation
+    authors         as the scripts of the paper's authors: MNIST's standardised; CIFAR-10's over smaller deviations
+
+MNIST is taken as `unit`, CIFAR-10 as `standardised`, unless said. Clients' test images are dealt as their training
+images are, by the same draw of labels. Files are found as `fedtempo.problems.data` says.
 """
 
 from __future__ import annotations
@@ -25,6 +30,19 @@ from fedtempo.problems.problem import Problem, Weighting
 COLOUR_MEAN = (0.4914, 0.4822, 0.4465)
 COLOUR_DEVIATION = (0.2470, 0.2435, 0.2616)
 """Of CIFAR-10's training images."""
+Spread = tuple[tuple[float, ...], tuple[float, ...]]
+_UNIT: Spread = ((0.0,), (1.0,))
+_MNIST: dict[str, Spread] = {
+    "unit": _UNIT,
+    "standardised": ((0.1307,), (0.3081,)),
+    "authors": ((0.1307,), (0.3081,)),
+}
+_CIFAR10: dict[str, Spread] = {
+    "standardised": (COLOUR_MEAN, COLOUR_DEVIATION),
+    "unit": _UNIT,
+    "authors": (COLOUR_MEAN, (0.2023, 0.1994, 0.2010)),
+}
+"""Means and deviations by the names of `pixels`, the usual one first."""
 
 _EVEN = IID()
 _FEW_LABELS = Dirichlet(0.1)
@@ -35,6 +53,7 @@ def mnist(
     partition: Partition | str | Mapping[str, object] = _EVEN,
     *,
     model: str = "logistic",
+    pixels: str = "unit",
     seed: int = 0,
     rows: int | None = None,
     compute: str = "float32",
@@ -42,6 +61,8 @@ def mnist(
     data_dir: str | Path | None = None,
 ) -> Problem:
     """MNIST's 60 000 images; `model` is "logistic" or the name of a network, as "fedavg-mnist".
+
+    `pixels` is "unit" (from 0 to 1), "standardised" or "authors" (both: less 0.1307, over 0.3081).
 
     `rows` takes that many training images alone, drawn evenly, and a sixth as many test images. MNIST-shard is
     ``partition=Dirichlet(0.1)``. `data_dir` is where the files are, unless they are in the cache.
@@ -60,15 +81,17 @@ def mnist(
         raise InputError(f"model: {model!r} is not known; use one of logistic, {', '.join(CNNS)}")
     if model == "logistic" and compute != "float32":
         raise InputError(f"compute: {compute!r} is for networks; logistic regression is computed in the study's dtype")
+    mean, deviation = _spread(pixels, _MNIST)
+    more = {} if pixels == next(iter(_MNIST)) else {"pixels": pixels}
     images = load_mnist(data_dir)
     if model == "logistic":
         side = images.train_x.shape[1] * images.train_x.shape[2]
         flat = Images(images.train_x.reshape(-1, side), images.train_y, images.test_x.reshape(-1, side), images.test_y)
-        made = logistic(side, 10, features_first=True)
-        return _dealt("mnist", flat, made, clients, partition, model, seed, rows, compute, importance)
+        made = logistic(side, 10, features_first=True, mean=mean[0], deviation=deviation[0])
+        return _dealt("mnist", flat, made, clients, partition, model, more, seed, rows, compute, importance)
     deep = images._replace(train_x=images.train_x[..., None], test_x=images.test_x[..., None])
-    network = cnn(model, deep.train_x.shape[1:], 10, compute=compute)
-    return _dealt("mnist", deep, network, clients, partition, model, seed, rows, compute, importance)
+    network = cnn(model, deep.train_x.shape[1:], 10, mean=mean, deviation=deviation, compute=compute)
+    return _dealt("mnist", deep, network, clients, partition, model, more, seed, rows, compute, importance)
 
 
 def cifar10(
@@ -76,13 +99,16 @@ def cifar10(
     partition: Partition | str | Mapping[str, object] = _FEW_LABELS,
     *,
     model: str = "authors",
+    pixels: str = "standardised",
     seed: int = 0,
     rows: int | None = None,
     compute: str = "float32",
     importance: Weighting = "uniform",
     data_dir: str | Path | None = None,
 ) -> Problem:
-    """CIFAR-10's 50 000 images; `model` is the name of a network: "authors", "fedavg-cifar", "fedavg-mnist".
+    """CIFAR-10's 50 000 images; `model` is a network's name: "authors", "scripts", "fedavg-cifar", "fedavg-mnist".
+
+    `pixels` is "standardised" (each colour), "unit" (from 0 to 1) or "authors" (over 0.2023, 0.1994, 0.2010).
 
     `rows` takes that many training images alone, drawn evenly, and a fifth as many test images. `compute="bfloat16"`
     computes the network in shorter numbers: faster on an accelerator. `data_dir` is where the files are, unless they
@@ -95,10 +121,19 @@ def cifar10(
         >>> problem.num_clients, problem.num_parameters
         (10, 122570)
     """
+    mean, deviation = _spread(pixels, _CIFAR10)
+    more = {} if pixels == next(iter(_CIFAR10)) else {"pixels": pixels}
     images = load_cifar10(data_dir)
     shape = images.train_x.shape[1:]
-    made = cnn(model, shape, 10, mean=COLOUR_MEAN, deviation=COLOUR_DEVIATION, compute=compute)
-    return _dealt("cifar10", images, made, clients, partition, model, seed, rows, compute, importance)
+    made = cnn(model, shape, 10, mean=mean, deviation=deviation, compute=compute)
+    return _dealt("cifar10", images, made, clients, partition, model, more, seed, rows, compute, importance)
+
+
+def _spread(pixels: str, known: Mapping[str, Spread]) -> Spread:
+    """The mean and deviation of that name."""
+    if pixels not in known:
+        raise InputError(f"pixels: {pixels!r} is not known; use one of {', '.join(known)}")
+    return known[pixels]
 
 
 def _dealt(
@@ -108,6 +143,7 @@ def _dealt(
     clients: int,
     partition: Partition | str | Mapping[str, object],
     model: str,
+    more: Mapping[str, str],
     seed: int,
     rows: int | None,
     compute: str,
@@ -117,7 +153,7 @@ def _dealt(
     if rows is not None:
         train, test = _some(rows, len(images.train_y), len(images.test_y))
         images = Images(images.train_x[train], images.train_y[train], images.test_x[test], images.test_y[test])
-    arguments: dict[str, Any] = {"clients": clients, "partition": rule.spec(), "model": model, "seed": seed}
+    arguments: dict[str, Any] = {"clients": clients, "partition": rule.spec(), "model": model, "seed": seed, **more}
     arguments |= {} if rows is None else {"rows": rows}
     arguments |= {} if compute == "float32" else {"compute": compute}
     return classification_problem(

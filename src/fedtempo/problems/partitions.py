@@ -10,7 +10,10 @@ the smaller α the fewer labels a client sees:
     unequal      π_c ~ Dirichlet(α, …, α) over clients for each label c, whose rows are divided in these proportions
                  (after Yurochkin et al., "Bayesian nonparametric federated learning of neural networks", 2019)
     replacement  as equal, but every row is drawn from all rows of its label, so that clients share some and others are
-                 nobody's (the draw of the paper's authors)
+                 nobody's
+    authors      π_i as equal, from NumPy's older generator under the seed; client i has ⌊π_ic n⌋ rows of each label c
+                 but the last, which has the rest of n, each drawn from all rows of its label: the draw of the scripts
+                 of the paper's authors, row by row (theirs is seed 42)
 
 A Dirichlet vector is G/ΣG with G ~ Gamma(α), here drawn in logarithms as log G' + log(U)/α, G' ~ Gamma(α + 1), so that
 small α does not underflow. Since clients take turns, no client is left with what the others did not want.
@@ -122,6 +125,7 @@ def by_label(labels: NDArray[Any], seed: int, classes: int | None = None) -> tup
 
 _BLOCK = 1 << 18  # numbers compared at once: rows whose labels are drawn together, times labels
 _SMALLEST, _LARGEST = 1e-6, 1e6
+_SIZES = ("equal", "unequal", "replacement", "authors")
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ class Dirichlet(Partition):
 
     `sizes="equal"`: clients have equally many rows, up to one. `sizes="unequal"`: sizes vary as proportions do; a
     client that would be left without rows takes one from the largest. All rows are used. `sizes="replacement"`: equally
-    many rows, drawn with replacement.
+    many rows, drawn with replacement. `sizes="authors"`: the same, drawn as the scripts of the paper's authors do.
 
     Example:
         >>> labels = np.repeat([0, 1, 2], 40)
@@ -152,8 +156,8 @@ class Dirichlet(Partition):
                 "try 0.1 (few labels per client) or 100 (nearly iid)"
             )
         object.__setattr__(self, "alpha", float(given))
-        if self.sizes not in ("equal", "unequal", "replacement"):
-            raise InputError(f'sizes: {self.sizes!r} is not known; give "equal", "unequal" or "replacement"')
+        if self.sizes not in _SIZES:
+            raise InputError(f"sizes: {self.sizes!r} is not known; use one of {', '.join(_SIZES)}")
 
     def spec(self) -> dict[str, object]:
         return {"name": "dirichlet", "alpha": self.alpha, "sizes": self.sizes}
@@ -162,6 +166,8 @@ class Dirichlet(Partition):
         return f"dirichlet:{self.alpha:g}" + ("" if self.sizes == "equal" else f":{self.sizes}")
 
     def _parts(self, labels: NDArray[Any], clients: int, seed: int, classes: int | None) -> list[Ints]:
+        if self.sizes == "authors":
+            return self._as_the_authors(labels, clients, seed, classes)
         if self.sizes != "replacement":
             return super()._parts(labels, clients, seed, classes)
         order, bounds = by_label(labels, seed, classes)
@@ -176,6 +182,27 @@ class Dirichlet(Partition):
             label = np.minimum(np.searchsorted(cumulated[client], drawn, side="right"), len(bounds) - 2)
             within = (uniforms(row, client, places) * (bounds[label + 1] - bounds[label])).astype(np.int64)
             parts.append(np.sort(order[bounds[label] + within]))
+        return parts
+
+    def _as_the_authors(self, labels: NDArray[Any], clients: int, seed: int, classes: int | None) -> list[Ints]:
+        if not 0 <= seed < 2**32:
+            raise InputError(f"seed: {seed} is not one of NumPy's older generator; give a number from 0 to 2³² − 1")
+        generator = np.random.RandomState(seed)
+        names = np.arange(classes) if classes is not None else np.unique(labels)
+        rows = [np.flatnonzero(labels == name) for name in names]
+        shares = generator.dirichlet([self.alpha] * len(names), size=clients)
+        each = len(labels) // clients
+        parts = []
+        for share in shares:
+            counts = (share * each).astype(np.int64)
+            counts[-1] = each - counts[:-1].sum()
+            lost = [str(names[k]) for k in np.flatnonzero(counts) if not len(rows[k])]
+            if lost:
+                raise InputError(
+                    f"partition: {self} draws rows of label {lost[0]}, which has none; use dirichlet:{self.alpha:g}"
+                )
+            drawn = [generator.choice(own, count) for own, count in zip(rows, counts, strict=True) if len(own)]
+            parts.append(np.sort(np.concatenate(drawn)).astype(np.int64))
         return parts
 
     def _owners(self, labels: NDArray[Any], clients: int, seed: int, classes: int | None) -> Ints:
@@ -416,7 +443,10 @@ _KNOWN: dict[str, Callable[..., Partition]] = {
     "shards": LabelShards,
     "one-label": OneLabel,
 }
-_WRITTEN = "iid, dirichlet:ALPHA, dirichlet:ALPHA:unequal, dirichlet:ALPHA:replacement, shards:PER_CLIENT, one-label"
+_WRITTEN = (
+    "iid, dirichlet:ALPHA, dirichlet:ALPHA:unequal, dirichlet:ALPHA:replacement, dirichlet:ALPHA:authors, "
+    "shards:PER_CLIENT, one-label"
+)
 
 
 def parse_partition(given: Partition | str | Mapping[str, object]) -> Partition:

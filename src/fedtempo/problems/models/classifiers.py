@@ -3,7 +3,8 @@
     ℓ(θ; x, y) = log Σ_c exp(z_c) − z_y,    z = logits(θ, x)
     logistic:    ℓ + λ/2 (‖W‖² + ‖b‖²),     z = Wx + b
 
-W is `weights`, b is `bias`, λ is `l2`: the loss is λ-strongly convex. Rows of bytes are taken as numbers from 0 to 1.
+W is `weights`, b is `bias`, λ is `l2`: the loss is λ-strongly convex. Rows of bytes are taken as numbers from 0 to 1,
+less `mean`, over `deviation`.
 """
 
 from __future__ import annotations
@@ -78,10 +79,19 @@ def named_key(key: jax.Array, name: str) -> jax.Array:
     return jax.random.fold_in(key, np.uint32(crc32(name.encode())))
 
 
-def logistic(features: int, classes: int, *, l2: float = 0.0, features_first: bool = False) -> Classifier:
+def logistic(
+    features: int,
+    classes: int,
+    *,
+    l2: float = 0.0,
+    features_first: bool = False,
+    mean: float = 0.0,
+    deviation: float = 1.0,
+) -> Classifier:
     """Logistic regression from `features` numbers to `classes` labels; parameters start at zero.
 
-    `weights` are [classes, features]; the other way round with `features_first`, as accelerators like it.
+    `weights` are [classes, features]; the other way round with `features_first`, as accelerators like it. Rows of bytes
+    become numbers from 0 to 1, less `mean`, over `deviation`.
 
     Example:
         >>> model = ft.problems.logistic(features=64, classes=10, l2=0.01)
@@ -89,6 +99,7 @@ def logistic(features: int, classes: int, *, l2: float = 0.0, features_first: bo
         {'weights': (10, 64), 'bias': (10,)}
     """
     features, classes = positive_int(features, "features"), positive_int(classes, "classes")
+    plain_bytes = (mean, deviation) == (0.0, 1.0)
     penalty = float(exact(l2, "l2"))
     if penalty < 0:
         raise InputError(f"l2: {l2} is below zero; give zero or a positive number")
@@ -103,6 +114,8 @@ def logistic(features: int, classes: int, *, l2: float = 0.0, features_first: bo
         weights = params["weights"]
         if x.dtype == jnp.uint8:
             x = x.astype(weights.dtype) / 255
+            if not plain_bytes:
+                x = (x - mean) / deviation
         z: jax.Array = (weights.T if features_first else weights) @ x.T + params["bias"][:, None]
         return z
 

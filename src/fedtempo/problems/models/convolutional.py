@@ -1,13 +1,14 @@
 """The convolutional networks of the paper's experiments, by name.
 
     authors        3 × 3 convolutions of 32, 64 and 64 channels where they fit, the first two followed by 2 × 2 pooling,
-                   then 64 hidden units: the network of the authors' scripts
+                   then 64 hidden units: the layers of the authors' scripts
+    scripts        the same without max(0, ·) after the third convolution, as the scripts have it
     fedavg-cifar   5 × 5 convolutions of 64 and 64 channels, each followed by 2 × 2 pooling, on the central 24 × 24
                    pixels, then 384 and 192 hidden units: about 10⁶ parameters, as McMahan et al. (2017) describe
     fedavg-mnist   5 × 5 convolutions of 32 and 64 channels, each followed by 2 × 2 pooling, then 512 hidden units:
                    1 663 370 parameters on MNIST, as there
 
-Every layer but the last ends in max(0, ·). Bytes are taken as numbers from 0 to 1, less `mean`, over `deviation`.
+Every other layer but the last ends in max(0, ·). Bytes are taken as numbers from 0 to 1, less `mean`, over `deviation`.
 """
 
 from __future__ import annotations
@@ -38,12 +39,15 @@ class Layout:
     hidden: tuple[int, ...]
     crop: int | None = None
     """The central part that is looked at."""
+    linear: tuple[int, ...] = ()
+    """Convolutions without max(0, ·)."""
 
 
 CNNS = {
     "authors": Layout(3, False, (32, 64, 64), (True, True, False), (64,)),
     "fedavg-cifar": Layout(5, True, (64, 64), (True, True), (384, 192), crop=24),
     "fedavg-mnist": Layout(5, True, (32, 64), (True, True), (512,)),
+    "scripts": Layout(3, False, (32, 64, 64), (True, True, False), (64,), linear=(2,)),
 }
 
 
@@ -96,7 +100,8 @@ def cnn(
         for k, pooled in enumerate(layout.pooled):
             layer = params[f"conv{k}"]
             x = add_bias(order.convolve(x, layer["weights"], same=layout.same), order.per_channel(layer["bias"]))
-            x = jax.nn.relu(order.max_pool(x) if pooled else x)
+            x = order.max_pool(x) if pooled else x
+            x = x if k in layout.linear else jax.nn.relu(x)
         x = order.flat(x)
         for k in range(len(dense) - 2):
             layer = params[f"dense{k}"]
