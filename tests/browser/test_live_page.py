@@ -222,6 +222,8 @@ def test_on_a_phone_nothing_hangs_over_and_nothing_moves_for_those_who_do_not_wa
         page.goto(server.url)
         page.locator("section.table").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        narrow = "[...document.querySelectorAll('td.words')].filter((cell) => cell.clientWidth < 80).length"
+        assert page.evaluate(narrow) == 0
         assert page.evaluate("getComputedStyle(document.querySelector('.progress .fill')).transitionProperty") == "none"
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 29)"
         context.close()

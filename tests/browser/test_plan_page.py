@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -188,8 +188,12 @@ def test_jobs_and_bars_are_read_by_keys(opened):
 
 
 def test_radios_and_selects_have_names_and_the_page_fits_a_phone(opened):
-    for name in ("Client times", "Weights", "Wait", "Buffer size", "Clients", "Spread"):
+    for name in ("Client times", "Weights"):
         assert opened.get_by_label(name).count() >= 1, name
+    for name in ("Wait", "Buffer size", "Clients", "Spread"):
+        slider = opened.get_by_role("slider", name=name, exact=True)
+        assert slider.count() == 1, name
+        slider.focus()
     opened.set_viewport_size({"width": 390, "height": 800})
     assert opened.evaluate("document.documentElement.scrollWidth") <= 390
 
@@ -207,6 +211,32 @@ def test_own_times_have_one_place_and_names(tab, tmp_path):
     assert tab.locator("img").count() == 0
     assert tab.locator('[data-range="clients"] input').is_disabled()
     assert tab.locator("#lanes rect.job").count() > 4
+
+
+def test_long_names_of_clients_stay_below_their_bars(tab, tmp_path):
+    trace = tmp_path / "times.csv"
+    names = [f"client-with-a-long-name-{k}" for k in range(6)]
+    trace.write_text("client,duration\n" + "\n".join(f"{name},{k + 1}" for k, name in enumerate(names)))
+    ft.compare(ft.TraceTimes.read(trace), [ft.FedFix(2)]).to_html(tmp_path / "plan.html")
+    tab.goto((tmp_path / "plan.html").as_uri())
+    for width in (1280, 390):
+        tab.set_viewport_size({"width": width, "height": 800})
+        tab.wait_for_timeout(100)
+        ticks = tab.locator("#counts svg text[text-anchor=middle]")
+        boxes = [tick.bounding_box() for tick in ticks.all()]
+        assert len(boxes) == len(names)
+        assert all(a["x"] + a["width"] <= b["x"] for a, b in pairwise(boxes)), width
+        assert all(tick.endswith("…") for tick in ticks.all_text_contents())
+    tab.locator("#counts svg").focus()
+    tab.keyboard.press("ArrowRight")
+    assert names[0] in tab.locator("#counts [role=status]").text_content()
+
+
+def test_one_model_is_one_model(tab, tmp_path):
+    ft.compare(ft.FixedTimes([1]), [ft.FedFix(Fraction(1, 2))]).to_html(tmp_path / "plan.html")
+    tab.goto((tmp_path / "plan.html").as_uri())
+    said = tab.locator("#sentence").inner_text()
+    assert "2 models and 1 client update in a unit of time; an update is 1 model old" in said
 
 
 def test_losses_follow_the_scheme_and_stay_where_they_were_trained(tab, tmp_path, monkeypatch):

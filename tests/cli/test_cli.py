@@ -209,6 +209,8 @@ BAD = {
     "plan --times 1,2 --importance a,b": "not a number",
     "plan --times 1,2 --weights fair": "time-based",
     "plan --times 1,2 --discount wild": "polynomial",
+    "plan --times 1,2 --out /no/such/folder/plan.html": "create it first",
+    "plan --times 1,2 --problem digits --until 5 --figure /no/such/folder/plan.svg": "create it first",
     "plan --times 1/3,1/1000000007,1/998244353": "round them",
     "timeline --times 1,2 --until 0.5 --scheme async": "at least 1",
     "timeline --times 1,2 --until 0 --scheme async": "not above zero",

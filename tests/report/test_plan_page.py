@@ -187,3 +187,16 @@ def test_nothing_is_predicted_where_the_pilot_does_not_say_it():
     assert race["predicted_waits"] is None
     assert {one["predicted"] for one in race["choices"]} == {None}
     assert race["largest"] is True
+
+
+def test_a_number_is_rounded_once():
+    """FedFix(3/20) with F20 has 20.63492 updates in a unit of time: five digits of it, 20.635, would become 20.64."""
+    data = data_of(plan_page(ft.compare(ft.FixedTimes.spread(20, 20), [ft.FedFix("3/20")])))
+    one = next(one for one in data["federations"][0]["settings"] if one["label"] == "FedFix(3/20)")
+    assert f"{one['updates']:.4g}" == "20.63"
+
+
+def test_a_window_too_long_to_count_is_written_as_the_plan_writes_it():
+    data = data_of(plan_page(ft.compare(ft.FixedTimes.spread(20, 20), [ft.AsyncFedAvg()])))
+    one = next(one for one in data["federations"][0]["settings"] if one["kind"] == "AsyncFedAvg")
+    assert one["window"] == "4.92e23"

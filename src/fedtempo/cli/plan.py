@@ -225,6 +225,7 @@ def plan(
         from fedtempo.report.style import ending_of
 
         ending_of(figure, "plan.svg")
+        check_folder(figure)
     what, said = _what_races(given, problem_table(problem, partition, settings, data_dir), local, options, until)
     search = {"objective": objective, "budget": budget, "tolerance": tolerance, "share": share}
     machine = {"seed": seed, "dtype": dtype, "engine": engine}
@@ -401,6 +402,13 @@ def check_outputs(out: Sequence[Path] | None) -> None:
     for path in out or ():
         if path.suffix.lower() not in (".html", ".htm", ".svg", ".png", ".pdf"):
             raise InputError(f"--out: {path} must end in .html (a page), .svg, .png or .pdf, as in plan.html")
+        check_folder(path)
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a file in a folder that is not there."""
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist; create it first")
 
 
 def write_plan(compared: Plan, made: Recommendation | None, out: Sequence[Path], *, quiet: bool) -> None:

@@ -37,6 +37,8 @@ _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BARS = 40
 """Of a histogram, at most."""
 _ROUNDS = 2_000
+_SHOWN = 7
+"""Digits of what the page prints with four: a number that is rounded twice can end beside the one of the plan."""
 """Rounds of a timeline that are sent, at most."""
 KINDS: dict[type[Scheme], str] = {
     FedAvg: "FedAvg",
@@ -181,14 +183,14 @@ def _setting(one: Setting, federation: Federation, shown: I64, horizon: float) -
     return _named(one.scheme) | {
         "label": one.scheme.label,
         "wait": float(one.scheme.wait) if isinstance(one.scheme, FedFix) else None,
-        "rounds": rounded(one.rounds_per_time),
-        "updates": rounded(one.updates_per_time),
+        "rounds": rounded(one.rounds_per_time, _SHOWN),
+        "updates": rounded(one.updates_per_time, _SHOWN),
         "idle": round(one.idle_share, 6),
-        "delay": rounded(one.mean_delay),
+        "delay": rounded(one.mean_delay, _SHOWN),
         "most": None if delay is None else [delay[0], delay[1]],
         "window": None if one.window is None else _short_whole(one.window),
         "practical": one.practical_window,
-        "bias": rounded(one.identical_bias),
+        "bias": rounded(one.identical_bias, _SHOWN),
         "alike": _alike(one.counted_alike[shown]),
         "rules": {name: _ruled(ruled, shown) for name, ruled in one.rules.items()},
         "delays": _histogram(one.delays),
@@ -200,7 +202,7 @@ def _ruled(ruled: Ruled, shown: I64) -> list[Any]:
     weights = ruled.weights
     least, most = float(weights.min()), float(weights.max())
     counts = _alike(ruled.expected[shown])
-    return [*rounded([ruled.step, ruled.pace, least, most]), _alike(weights[shown]), counts]
+    return [*rounded([ruled.step, ruled.pace, least, most], _SHOWN), _alike(weights[shown]), counts]
 
 
 def _alike(values: Floats) -> Any:
@@ -211,7 +213,9 @@ def _alike(values: Floats) -> Any:
 
 def _short_whole(number: int) -> int | str:
     """A whole number that JavaScript can hold, else as text."""
-    return number if number < 10**9 else f"{number:.3g}" if number < 10**300 else f"1e{len(str(number)) - 1}"
+    if number < 10**9:
+        return number
+    return f"{number:.3g}".replace("e+", "e") if number < 10**300 else f"1e{len(str(number)) - 1}"
 
 
 def _histogram(delays: I64) -> list[Any]:

@@ -16,6 +16,13 @@ FT.bars = (host) => {
   let at = null;
   let places = [];
 
+  // A name that would run into the next one ends with dots; the tip has all of it. Numbers stay whole.
+  const shorter = (tick, room) => {
+    const letters = [...tick];
+    const fit = Math.max(Math.floor(room / 7.5), 2);
+    return letters.length <= fit || /^\d+$/.test(tick) ? tick : `${letters.slice(0, fit - 1).join("")}…`;
+  };
+
   function draw() {
     const width = Math.max(svg.clientWidth || 420, 220);
     const height = 210;
@@ -44,7 +51,7 @@ FT.bars = (host) => {
     parts.push(FT.svg("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
     const skip = Math.ceil(spec.bars.length / Math.max(Math.floor((width - left - right) / 34), 1));
     spec.bars.forEach((bar, k) => {
-      if (k % skip === 0) parts.push(FT.svg("text", { x: places[k] + each / 2, y: height - bottom + 15, "text-anchor": "middle" }, bar.tick));
+      if (k % skip === 0) parts.push(FT.svg("text", { x: places[k] + each / 2, y: height - bottom + 15, "text-anchor": "middle" }, shorter(bar.tick, each * skip)));
     });
     parts.push(FT.svg("text", { x: width - right, y: height - 5, "text-anchor": "end" }, spec.label));
     svg.replaceChildren(...parts);

@@ -94,7 +94,7 @@
   const range = (name, values, say, change) => {
     const label = document.querySelector(`[data-range="${name}"]`);
     const input = label.querySelector("input");
-    const output = label.querySelector("output");
+    const output = label.querySelector(".value");
     input.addEventListener("input", () => change(values()[Number(input.value)]));
     return (value, active) => {
       const list = values();
@@ -190,12 +190,14 @@
       FT.html("div", {}, FT.html("dt", {}, label), FT.html("dd", { "data-name": name, "data-value": String(value) }, (say || FT.number)(value)))));
   }
 
+  const counted = (value, name) => { const said = FT.number(value, 3); return `${said} ${name}${said === "1" ? "" : "s"}`; };
+
   function showSentence(place, one, rule) {
     const [slowest, fastest] = [Math.max(...place.times), Math.min(...place.times)];
     const spread = slowest > fastest * 1.0001 ? `from ${FT.number(slowest)} down to ${FT.number(fastest)}` : `of ${FT.number(slowest)}`;
-    const stale = one.delay < 1e-9 ? "no update is stale" : `an update is ${FT.number(one.delay, 3)} models old on average when it is used`;
+    const stale = one.delay < 1e-9 ? "no update is stale" : `an update is ${counted(one.delay, "model")} old on average when it is used`;
     const bias = one.bias < 5e-4 ? "Counted alike, every client has its due." : `Were all updates weighed alike, some client would count ${percent(one.bias)} more or less than its due.`;
-    by("sentence").textContent = `${one.label} with ${place.clients} client${place.clients === 1 ? "" : "s"}, ${place.law} times ${spread}, ${rule ? `${state.weights} weights` : "no weights"}: ${FT.number(one.rounds, 3)} model${one.rounds === 1 ? "" : "s"} and ${FT.number(one.updates, 3)} client updates in a unit of time; ${stale}; clients idle ${percent(one.idle)} of the time. ${bias}`;
+    by("sentence").textContent = `${one.label} with ${place.clients} client${place.clients === 1 ? "" : "s"}, ${place.law} times ${spread}, ${rule ? `${state.weights} weights` : "no weights"}: ${counted(one.rounds, "model")} and ${counted(one.updates, "client update")} in a unit of time; ${stale}; clients idle ${percent(one.idle)} of the time. ${bias}`;
   }
 
   function showAgainst(place, usual) {
@@ -209,7 +211,7 @@
     const speeds = there.map((one) => { const rule = one.rules[state.weights]; return rule && usual ? rule[1] / usual : null; });
     const updates = there.map((one) => (fedavg ? one.updates / fedavg.updates : null));
     const axis = { label: what };
-    const first = { title: `${kind} against its ${what}: pace, × FedAvg`, x: axis, y: { label: "× FedAvg" }, height: 220, marks: mark,
+    const first = { title: `${kind} against its ${what}: pace, × FedAvg (dashed: client updates)`, x: axis, y: { label: "× FedAvg" }, height: 220, marks: mark,
       marksY: [{ y: 1, label: "FedAvg" }],
       lines: [line("moves the model", colourOf(kind), null, speeds), line("client updates", "var(--soft)", "4 3", updates)] };
     const second = { title: `${kind} against its ${what}: mean staleness`, x: axis, y: { label: "staleness" }, height: 220, marks: mark,
