@@ -98,6 +98,7 @@ def check(tab: Any) -> None:
         assert (seen["most"], seen["practical"]) == (one.max_delay, one.practical_window)
         assert seen["window"] == pytest.approx(one.window, rel=1e-2)
     assert f"{scheme.label} with {place['clients']} clients" in tab.locator("#sentence").inner_text()
+    assert tab.locator("h1").inner_text().startswith(f"{place['clients']} clients with {place['law']} times ")
 
 
 def test_every_slider_is_dragged_and_the_numbers_follow(opened):

@@ -54,7 +54,7 @@ def test_every_number_of_the_page_is_that_of_compare():
                 assert (ruled.step, ruled.pace) == (other.step, pytest.approx(other.server_step_per_time))
                 assert ruled.weights.tolist() == other.weights.values[-1].tolist()
                 if federation.times.law == "fixed":
-                    assert one.max_delay == (other.max_delay, other.max_delay_exact)
+                    assert one.max_delay == (other.max_delay, other.max_delay_exact, other.max_delay_bound)
                     assert (one.window, one.practical_window) == (other.window, other.practical_window)
 
 
@@ -125,6 +125,21 @@ def test_a_first_round_that_outlasts_the_picture_is_cut():
     times = ft.LogNormalTimes([1.0] * 60, sigma=3)
     found = data_of(plan_page(ft.compare(times, [ft.FedAvg()])))
     assert found["federations"][0]["settings"][0]["line"]["rounds"] == 1
+
+
+def test_very_unequal_times_have_a_page_of_what_can_be_run():
+    """A timeline of a billion rounds is cut, and what runs out of ticks is left out."""
+    found = data_of(plan_page(ft.compare(ft.FixedTimes(["1/3", "1e-9", 5]))))
+    lines = {one["label"]: one["line"] for one in found["federations"][0]["settings"]}
+    assert lines["AsyncFedAvg"]["rounds"] == 2000
+    assert "FedFix(5/2)" in lines
+
+
+def test_a_step_that_takes_long_has_a_page_of_what_was_asked_for():
+    plan = ft.compare(ft.FixedTimes.spread(3, 80), [ft.FedAvg(), ft.FedFix("1/2")], step="proven")
+    found = data_of(plan_page(plan))
+    assert [one["label"] for one in found["federations"][0]["settings"]] == ["FedAvg", "FedFix(1/2)"]
+    assert len(found["federations"]) == 1
 
 
 def test_the_same_plan_gives_the_same_bytes_and_default_pages_are_small():

@@ -10,7 +10,7 @@ import pytest
 
 import fedtempo as ft
 from fedtempo.planning.objective import Objective
-from fedtempo.planning.recommendation import Crossing
+from fedtempo.planning.recommendation import Crossing, Interval
 from fedtempo.planning.saved_recommendation import read_recommendation
 from fedtempo.report.browser.recommendation import recommendation_body, recommendation_document
 from fedtempo.report.page import Grid
@@ -139,3 +139,9 @@ def test_nothing_is_imported_for_a_name_in_json() -> None:
     for one in (*document["schemes"], *document["cells"]):
         one["scheme"] = {"name": "no_such_module:Rule"}
     assert read_recommendation(document, "plan.json").best.scheme.label == "FedAvg"
+
+
+def test_an_interval_that_is_half_known_reads_the_same_from_json() -> None:
+    change = {"AsyncFedAvg": {"behind": Interval(-0.006, math.nan)}, "FedBuff(2)": {"behind": Interval(0.1, math.inf)}}
+    made = recommendation(TEN, change=change)
+    assert str(from_json(made)) == str(made)

@@ -75,6 +75,9 @@ def show(
     """
     if verbose or quiet:
         o.set_loudness(verbose, quiet)
+    for path in out or ():
+        if not path.parent.is_dir():
+            raise InputError(f"--out: {path}: the folder {path.parent} does not exist; create it first")
 
     pages = _check_endings(out)
     if measure is not None and out and len(pages) == len(out):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -20,7 +21,7 @@ from fedtempo.clock.importance import Importance
 from fedtempo.clock.random_times import ExponentialTimes
 from fedtempo.clock.timeline import I64, Timeline
 from fedtempo.clock.times import ClientTimes, FixedTimes, Floats
-from fedtempo.errors import InputError
+from fedtempo.errors import ClockOverflow, InputError
 from fedtempo.planning.compare import Plan, costs_of, default_schemes, idle_share
 from fedtempo.schemes.named import AsyncFedAvg, FedAvg, FedBuff, FedFix, Scheme
 from fedtempo.schemes.timelines import timeline, timeline_chunks, weights_of
@@ -36,6 +37,8 @@ WAITS = 20
 SIZES = (0.25, 0.4, 0.5, 0.65, 0.8, 0.9)
 """Buffer sizes as shares of more than ten clients; smaller ones have long cycles, and are there if asked for."""
 RULES = ("time-based", "identical", "importance")
+SLOW = ("proven",)
+"""Steps that take a run of the clock for each scheme and weight rule: only what was asked for is worked out."""
 HORIZON = 4
 """Times of the slowest client that timelines show."""
 FAMILY = 20
@@ -44,6 +47,8 @@ MANY = 200
 """Clients up to which there are other waits and sizes than those that were asked for: runs of more take long."""
 _UPDATES = 4_000
 """Updates over which staleness is counted, after a quarter as many."""
+_ROUNDS = 2_000
+"""Rounds of a timeline at most, or ten for each client, if that is more."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,8 @@ class Setting:
     updates_per_time: float
     idle_share: float
     mean_delay: float
-    max_delay: tuple[int, bool] | None
-    """The largest delay, and whether it is the largest there is; None: it was not looked for."""
+    max_delay: tuple[int, bool, int | None] | None
+    """The largest delay, whether it is the largest there is, and a bound on that; None: it was not looked for."""
     window: int | None
     practical_window: int | None
     counted_alike: Floats
@@ -114,12 +119,17 @@ def explore(plan: Plan) -> Exploration:
     alike = bool(np.ptp(plan.importance.values) < 1e-12)
     waits, sizes = _sizes_of(plan.times, given)
     found: list[Federation] = []
-    for times, spread in _around(plan.times, alike):
+    for times, spread in _around(plan, alike):
         asked = times is plan.times
-        schemes = _schemes(times, given if asked else (), waits, sizes if asked else ())
+        slow = plan.step in SLOW
+        schemes = given if slow else _schemes(times, given if asked else (), waits, sizes if asked else ())
         importance = plan.importance if asked else Importance(None, times.num_clients)
         here = rules if asked else {name: rule for name, rule in rules.items() if name in RULES}
-        found.append(_federation(times, spread, schemes, importance, here, plan))
+        made = _federation(times, spread, schemes, importance, here, plan)
+        if made.settings:
+            found.append(made)
+    if not found:
+        raise InputError("these times are too unequal for a page: no scheme's first rounds fit into a 64-bit clock")
     return Exploration(plan, tuple(found), tuple(rules))
 
 
@@ -137,11 +147,12 @@ def spread_of(times: ClientTimes) -> tuple[Fraction, Fraction] | None:
     return (means[0], 100 * (1 - means[-1] / means[0])) if len(steps) == 1 else None
 
 
-def _around(times: ClientTimes, alike: bool) -> Iterator[tuple[ClientTimes, Fraction | None]]:
+def _around(plan: Plan, alike: bool) -> Iterator[tuple[ClientTimes, Fraction | None]]:
     """The clients that were asked for, then others."""
+    times = plan.times
     evenly = spread_of(times) if times.num_clients <= MANY and times.availability is None else None
     yield times, None if evenly is None else evenly[1]
-    if times.num_clients > MANY or times.availability is not None:
+    if times.num_clients > MANY or times.availability is not None or plan.step in SLOW:
         return
     if evenly is None or not alike or times.num_clients > FAMILY:
         means = times.exact_mean_time or [Fraction(text) for text in times.describe() if isinstance(text, str)]
@@ -204,7 +215,10 @@ def _federation(
     plan: Plan,
 ) -> Federation:
     horizon = HORIZON * Fraction(f"{float(times.mean_time.max()):.3g}")
-    settings = [_setting(scheme, times, importance, rules, plan, horizon) for scheme in schemes]
+    settings = []
+    for scheme in schemes:
+        with suppress(ClockOverflow):  # times so unequal that ticks run out: the others are shown
+            settings.append(_setting(scheme, times, importance, rules, plan, horizon))
     config = ClockConfig.of(FedAvg().waiting, times, importance.values, plan.seed)
     return Federation(times, importance, spread, config, horizon, tuple(settings))
 
@@ -228,7 +242,7 @@ def _setting(
         updates_per_time=run.rounds_per_time * run.participation.updates_per_round,
         idle_share=idle_share(run) if costs is None else costs.work.idle,
         mean_delay=run.mean_delay,
-        max_delay=run.max_delay[:2] if quick else None,
+        max_delay=run.max_delay if quick else None,
         window=None if times.random else window(run),
         practical_window=None if times.random else practical_window(run),
         counted_alike=alike,
@@ -261,7 +275,8 @@ def _first_rounds(scheme: Scheme, times: ClientTimes, importance: Importance, se
     first = timeline(scheme, times, rounds=1, importance=importance.exact, seed=seed)
     if first.ends[0] * first.unit > horizon:
         return first
-    return timeline(scheme, times, until=horizon, importance=importance.exact, seed=seed)
+    most = max(_ROUNDS, 10 * times.num_clients)
+    return timeline(scheme, times, until=horizon, rounds=most, importance=importance.exact, seed=seed)
 
 
 def _delays(scheme: Scheme, times: ClientTimes, importance: Importance, seed: int) -> I64:

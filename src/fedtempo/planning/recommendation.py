@@ -90,6 +90,12 @@ class Crossing:
     """Of the choice, which is not behind it from then on."""
 
 
+def _known(interval: Interval) -> dict[str, float | None]:
+    """As JSON: an end that is not known makes both null, one that is infinite is null alone."""
+    unknown = math.isnan(interval.low) or math.isnan(interval.high)
+    return {"low": None, "high": None} if unknown else {"low": number(interval.low), "high": number(interval.high)}
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Prior(Brief):
     """What a pilot of a few rows predicted, which put the cells in an order and left hopeless ones out."""
@@ -315,7 +321,7 @@ class Recommendation(Shown):
             "step": self.step,
             "objective": str(self.objective),
             "best": self._choice_dict(self.best),
-            "regret": {"low": number(self.regret.low), "high": number(self.regret.high), "tolerance": self.tolerance},
+            "regret": {**_known(self.regret), "tolerance": self.tolerance},
             "ended": self.ended,
             "fedavg": None if self.fedavg is None else self._choice_dict(self.fedavg),
             "ties": [one.scheme.label for one in self.ties],
@@ -354,7 +360,7 @@ class Recommendation(Shown):
             "error": number(one.error),
             "seeds": one.seeds,
             "trained": one.trained,
-            "behind": {"low": number(one.behind.low), "high": number(one.behind.high)},
+            "behind": _known(one.behind),
             "predicted_loss": number(one.predicted),
             "why": one.why,
         }

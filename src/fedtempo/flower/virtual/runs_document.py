@@ -80,7 +80,7 @@ def _repeat(folder: Path, asked: Mapping[str, Any]) -> list[str]:
     flags = [f"--{name.replace('_', '-')} {value}" for name, value in given.items() if _is_flag(name, value)]
     command = f"fedtempo app APP {' '.join(flags)}"
     return [
-        paragraph(f"With the folder of the app {name} for APP, and --scheme for each of: {strategies}."),
+        paragraph(f"With the folder of the app {name} for APP, and --scheme as given, which made: {strategies}."),
         f"<pre>{escape(command)}</pre>",
         paragraph(f"All that was asked for is in {RUNS}."),
     ]

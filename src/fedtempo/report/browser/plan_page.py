@@ -187,7 +187,7 @@ def _setting(one: Setting, federation: Federation, shown: I64, horizon: float) -
         "updates": rounded(one.updates_per_time, _SHOWN),
         "idle": round(one.idle_share, 6),
         "delay": rounded(one.mean_delay, _SHOWN),
-        "most": None if delay is None else [delay[0], delay[1]],
+        "most": None if delay is None else list(delay),
         "window": None if one.window is None else _short_whole(one.window),
         "practical": one.practical_window,
         "bias": rounded(one.identical_bias, _SHOWN),

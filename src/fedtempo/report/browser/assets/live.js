@@ -10,6 +10,7 @@ FT.live.set = (node, text) => {
 
 FT.live.show = ({ order, sections }) => {
   const { nodes, places } = FT.live;
+  document.body.classList.toggle("unreadable", order.includes("trouble"));
   for (const [name, node] of nodes) {
     if (!order.includes(name)) {
       node.host.remove();

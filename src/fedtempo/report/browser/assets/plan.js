@@ -103,7 +103,8 @@
       input.disabled = list.length < 2;
       output.textContent = list.length ? say(value) : "–";
       input.setAttribute("aria-valuetext", output.textContent);
-      label.classList.toggle("off", !active || list.length < 2);
+      label.classList.toggle("off", list.length < 2);
+      label.classList.toggle("aside", !active);
     };
   };
   const setWait = range("wait", () => sizesOf(federation(), "FedFix"), (wait) => `${wait} (${FT.number(fraction(wait))})`, (wait) => set({ scheme: "FedFix", wait }));
@@ -177,9 +178,9 @@
       ["updates", "Client updates in it", one.updates],
       ["idle", "Clients idle", one.idle, percent],
       ["delay", "Mean staleness", one.delay],
-      ["most", "Largest staleness", delay, (value) => (value === null ? "–" : `${one.most[1] ? "" : "≥ "}${value}`)],
+      ["most", "Largest staleness", delay, (value) => (value === null ? "–" : one.most[1] ? `${value}` : one.most[2] === null ? `≥ ${value}` : `${value}–${one.most[2]}`)],
       ["step", "Step of the server", step],
-      ["speed", "Moves the model, × FedAvg", usual ? speed / usual : speed, (value) => `${FT.number(value, 3)} ×`],
+      ["speed", "Moves the model", usual ? speed / usual : speed, (value) => `${FT.number(value, 3)} × FedAvg`],
       ["least", "Smallest weight", least],
       ["largest", "Largest weight", most],
       ["bias", "Bias if all weighed alike", one.bias, percent],
@@ -197,6 +198,7 @@
     const spread = slowest > fastest * 1.0001 ? `from ${FT.number(slowest)} down to ${FT.number(fastest)}` : `of ${FT.number(slowest)}`;
     const stale = one.delay < 1e-9 ? "no update is stale" : `an update is ${counted(one.delay, "model")} old on average when it is used`;
     const bias = one.bias < 5e-4 ? "Counted alike, every client has its due." : `Were all updates weighed alike, some client would count ${percent(one.bias)} more or less than its due.`;
+    by("title").textContent = `${place.clients} client${place.clients === 1 ? "" : "s"} with ${place.law} times ${spread}`;
     by("sentence").textContent = `${one.label} with ${place.clients} client${place.clients === 1 ? "" : "s"}, ${place.law} times ${spread}, ${rule ? `${state.weights} weights` : "no weights"}: ${counted(one.rounds, "model")} and ${counted(one.updates, "client update")} in a unit of time; ${stale}; clients idle ${percent(one.idle)} of the time. ${bias}`;
   }
 
