@@ -83,7 +83,9 @@ def test_the_readme_and_the_first_page_show_the_same_sentence() -> None:
 def test_the_code_of_the_readme_runs(tmp_path: Path) -> None:
     [code] = blocks("README.md", "python")
     assert code.count('lr="auto"') == 1
-    assert "FedFix(1/2)" in output([sys.executable, "-c", code.replace('lr="auto"', "lr=[0.3, 1]")], tmp_path)
+    assert "change FedAvg to AsyncFedAvg, nothing else" in output(
+        [sys.executable, "-c", code.replace('lr="auto"', "lr=[0.3, 1]")], tmp_path
+    )
     assert (tmp_path / "loss.svg").stat().st_size > 10_000
 
 
