@@ -16,9 +16,7 @@ _MOST = 3
 def nothing_to_show(folder: Path) -> FedtempoError:
     """The error that says what a folder is in the place of a study."""
     if not folder.exists():
-        return DataMissing(
-            f"{folder}: no study is there, and no run of fedtempo.flower; check the path (there is no such folder)"
-        )
+        return DataMissing(f"{folder}: no such file or folder; check the path")
     names = sorted(path.name for path in folder.iterdir())
     inside = [path for path in sorted(folder.iterdir()) if path.is_dir() and _is_result(path)]
     if not names:
