@@ -32,7 +32,7 @@ NEEDED = {"equinox_module": "equinox", "flax_modules": "flax", "torch_cnn": "tor
 """What an example needs that `make test` does not install."""
 
 
-SLOW = {"sweep", "plan_then_train"}
+SLOW = {"sweep", "plan_then_train", "numpy_rows", "own_server", "own_compression"}
 """Those that train for long: in `make test-slow` and `make docs`."""
 EXAMPLES = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW))
@@ -93,6 +93,7 @@ def test_the_code_of_the_readme_runs(tmp_path: Path) -> None:
     assert (tmp_path / "loss.svg").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_study_of_the_first_page_runs(tmp_path: Path) -> None:
     [code] = blocks("docs/start.md", "python")
     assert code.count("until=100,") == code.count("range(2)") == 1

@@ -180,6 +180,7 @@ def test_examples_in_docstrings_become_code() -> None:
     assert fenced(">>> f()  # doctest: +SKIP\na\n<BLANKLINE>\nb") == "\n```pycon\n>>> f()\na\n\nb\n```\n"
 
 
+@pytest.mark.slow
 def test_the_pictures_of_the_gallery_are_what_its_code_draws(tmp_path: Path) -> None:
     """Timelines to the bit; where something was trained, all but the numbers, which may differ on another processor."""
     drawn = gallery.draw(tmp_path)

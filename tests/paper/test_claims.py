@@ -408,6 +408,7 @@ def changed(results, change):
     }
 
 
+@pytest.mark.slow
 def test_short_runs_decide_nothing(true_results):
     longer = judge(changed(true_results, lambda data: data.assign_attrs(horizon_of_paper=4000)))
     assert decided(longer) == [9]  # which is about the beginning

@@ -286,6 +286,7 @@ def test_a_recommendation_says_what_it_rests_on() -> None:
         made.prediction(ft.FedBuff(2))
 
 
+@pytest.mark.slow
 def test_it_is_what_simulate_gives_and_the_same_every_time() -> None:
     problem, few = quadratic(), {"schemes": SCHEMES[:2], "rates": RATES[1:3]}
     made = planned(problem, **few)
@@ -296,6 +297,7 @@ def test_it_is_what_simulate_gives_and_the_same_every_time() -> None:
     assert made.spent.grid == pytest.approx(other.spent.grid)
 
 
+@pytest.mark.slow
 def test_what_is_free_is_refined_around_the_best() -> None:
     problem = quadratic()
     made = ft.recommend(problem, f80(6), until=30, local=LOCAL)

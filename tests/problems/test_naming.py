@@ -192,6 +192,7 @@ def test_a_file_calls_a_problem_as_the_flags_do(run, own, tmp_path) -> None:
     assert "has 6 clients, but there are times of 3" in err
 
 
+@pytest.mark.slow
 def test_the_guide_runs_as_written(run, tmp_path) -> None:
     modules = re.findall(r"^<!-- (\w+\.py) -->\n```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
     assert [name for name, _ in modules] == ["shop.py", "houses.py"]

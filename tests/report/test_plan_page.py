@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 import fedtempo as ft
+from fedtempo.clock.importance import Importance
 from fedtempo.errors import InputError
 from fedtempo.planning import explore as explore_module
 from fedtempo.planning.explore import explore, spread_of
@@ -121,10 +123,9 @@ def test_clients_that_come_and_go_and_fail_are_drawn_job_by_job():
     assert len(line["away"][0]) > 0
 
 
-def test_a_first_round_that_outlasts_the_picture_is_cut():
-    times = ft.LogNormalTimes([1.0] * 60, sigma=3)
-    found = data_of(plan_page(ft.compare(times, [ft.FedAvg()])))
-    assert found["federations"][0]["settings"][0]["line"]["rounds"] == 1
+def test_a_first_round_that_outlasts_the_picture_is_there():
+    line = explore_module._first_rounds(ft.FedAvg(), ft.FixedTimes([5, 1]), Importance(None, 2), 0, Fraction(4))
+    assert line.ends[0] * line.unit == 5
 
 
 def test_very_unequal_times_have_a_page_of_what_can_be_run():
