@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 
-RATES = {"text": "0.02, 0.05, 0.1", "authors": "0.002, 0.005, 0.01"}
+RATES = {"text": "0.02, 0.05, 0.1", "authors": "0.005, 0.01, 0.02"}
 PARTITIONS = {
     "text": {"mnist": "iid", "mnist-shard": "dirichlet:0.1"},
     "authors": {"mnist": "dirichlet:10000:authors", "mnist-shard": "dirichlet:0.1:authors"},

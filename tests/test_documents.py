@@ -30,7 +30,7 @@ def test_results_were_run_in_the_setting_of_their_figure_files():
     seen = 0
     for name in FIGURES:
         for part in read_figure(name, "paper").parts:
-            scout, history = (load(path_of(RESULTS, part, scout=first)) for first in (True, False))
+            scout, history = (load(path_of(RESULTS, part, stage)) for stage in ("scout", ""))
             if scout is not None:
                 assert what_was_run(scout)["study"] == part.scout
             if history is not None:

@@ -223,7 +223,7 @@ def test_two_stages_and_what_is_there_is_not_run_again(small, tmp_path, monkeypa
     part = read_figure(small, "paper").parts[0]
     place = Place(tmp_path / "out")
     run = run_part(part, place)
-    scout = load(path_of(place.folder, part, scout=True))
+    scout = load(path_of(place.folder, part, "scout"))
     assert scout.dataset.sizes["local_lr"] == 4
     assert scout.dataset["time"].values[-1] == 2
     kept = kept_rates(scout, 1)["AsyncFedAvg"]

@@ -72,7 +72,7 @@ def own(tmp_path):
 def test_stored_results_are_of_the_studies_that_the_files_describe(name):
     """So a change of the files that would make stored results another study's is seen here."""
     for part in read_figure(name, "paper").parts:
-        history, scout = load(path_of(RESULTS, part)), load(path_of(RESULTS, part, scout=True))
+        history, scout = load(path_of(RESULTS, part)), load(path_of(RESULTS, part, "scout"))
         study = part.study if scout is None else second_stage(part, scout)
         assert what_was_run(history)["study"] == study
         assert what_was_run(history)["paper"] == part.full
@@ -323,7 +323,7 @@ def test_figures_that_show_parts_of_others_show_them_in_the_setting():
     (part,) = read_figure("fig5", "paper", "authors").parts
     theirs = next(p for p in read_figure("fig4", "paper", "authors").parts if p.name == "cifar10-20-F80")
     assert (part.scout, part.setting, part.only_scout) == (theirs.scout, "authors", True)
-    assert path_of(Path(), part, scout=True).name == "fig4-cifar10-20-F80.authors.scout.nc"
+    assert path_of(Path(), part, "scout").name == "fig4-cifar10-20-F80.authors.scout.nc"
 
 
 def test_claims_of_a_setting_are_judged_from_its_results_alone(tmp_path, capsys, monkeypatch):

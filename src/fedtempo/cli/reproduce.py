@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +19,7 @@ from fedtempo.registry import nearest
 
 if TYPE_CHECKING:
     from fedtempo.paper.figure_file import Figure, Part
+    from fedtempo.paper.stages import Place
     from fedtempo.simulation.history.history import History
     from fedtempo.simulation.ledger import Progress
 
@@ -48,6 +49,10 @@ def reproduce(
         list[str] | None, typer.Option("--part", help="Only this part, as mnist; repeat for more.", show_default=False)
     ] = None,
     picture: Annotated[str, typer.Option("--format", help="svg, png or pdf; html for a page for a browser.")] = "svg",
+    for_claims: Annotated[
+        bool,
+        typer.Option("--for-claims", help="Run what the claims are judged by beside the pictures: many partitions."),
+    ] = False,
     data_dir: DataDir = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results of another study.")] = False,
     minutes: Annotated[
@@ -84,15 +89,22 @@ def reproduce(
     folder = out if out is not None else from_results or Path("results") / f"reproduce-{scale}"
     if resume and not folder.is_dir():
         raise DataMissing(f"--resume: there is no folder {folder}; leave --resume out to begin, or give another --out")
+    if for_claims and from_results is not None:
+        raise InputError("--for-claims runs what --from-results would not; leave one of the two out")
+    if for_claims and not any(part.runs for figure in figures for part in figure.parts if wanted(part)):
+        raise InputError("--for-claims: nothing is run beside these parts at this scale; try fig2 --scale paper")
     prepare_jax()
     if from_results is None:
-        _check_data(figures, wanted, folder, data_dir)
+        _check_data(figures, wanted, folder, data_dir, for_claims=for_claims)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot make this folder ({error.strerror}); choose another --out") from None
     until = time.monotonic() + seconds
     for figure in figures:
+        if for_claims:
+            _run_beside(figure, folder, wanted, data_dir, overwrite=overwrite, quiet=quiet, until=until)
+            continue
         results = (
             _read(figure, from_results, wanted)
             if from_results is not None
@@ -122,13 +134,20 @@ def _wanted(figures: Sequence[Figure], given: list[str] | None) -> Callable[[Par
     return lambda part: part.name in given
 
 
-def _check_data(figures: Sequence[Figure], wanted: Callable[[Part], bool], folder: Path, data_dir: Path | None) -> None:
+def _check_data(
+    figures: Sequence[Figure],
+    wanted: Callable[[Part], bool],
+    folder: Path,
+    data_dir: Path | None,
+    *,
+    for_claims: bool = False,
+) -> None:
     """Refuse to begin where a data set is missing that will be needed for results that are not there."""
     from fedtempo.paper.stages import drawn_path
     from fedtempo.problems.data import DATASETS
     from fedtempo.problems.data.catalogue import needed
 
-    left = [p for f in figures for p in f.parts if wanted(p) and not drawn_path(folder, p).is_file()]
+    left = [p for f in figures for p in f.parts if wanted(p) and (for_claims or not drawn_path(folder, p).is_file())]
     for name in dict.fromkeys(str(p.study.get("problem", {}).get("name")) for p in left):
         if name in DATASETS:
             needed(name, data_dir)
@@ -144,8 +163,38 @@ def _run(
     quiet: bool,
     until: float,
 ) -> dict[str, History]:
+    from fedtempo.paper.stages import run_part
+
+    with _place(figure, folder, data_dir, overwrite=overwrite, quiet=quiet, until=until) as place:
+        done = {part.name: run_part(part, place) for part in figure.parts if wanted(part)}
+    return _read(figure, folder, lambda part: True, missing_ok=True) | done
+
+
+def _run_beside(
+    figure: Figure,
+    folder: Path,
+    wanted: Callable[[Part], bool],
+    data_dir: Path | None,
+    *,
+    overwrite: bool,
+    quiet: bool,
+    until: float,
+) -> None:
+    from fedtempo.paper.stages import path_of, run_beside
+
+    with _place(figure, folder, data_dir, overwrite=overwrite, quiet=quiet, until=until) as place:
+        for part in figure.parts:
+            for name in run_beside(part, place) if wanted(part) else ():
+                typer.echo(f"{path_of(folder, part, name)}: {part.title}, for the claims")
+
+
+@contextmanager
+def _place(
+    figure: Figure, folder: Path, data_dir: Path | None, *, overwrite: bool, quiet: bool, until: float
+) -> Iterator[Place]:
+    """Where results go; a stop inside keeps everything."""
     from fedtempo.cli.progress import ending, reporting, stoppable
-    from fedtempo.paper.stages import Place, run_part
+    from fedtempo.paper.stages import Place
 
     kept = f"stopped, and everything so far is kept in {folder}; the same command goes on"
     with stoppable(kept) if figure.parts else nullcontext(), reporting(quiet) as report:
@@ -155,9 +204,7 @@ def _run(
                 print(f"fedtempo: {label}", file=sys.stderr)  # noqa: T201
             return ending(report, until)
 
-        place = Place(folder, data_dir, overwrite, tell)
-        done = {part.name: run_part(part, place) for part in figure.parts if wanted(part)}
-    return _read(figure, folder, lambda part: True, missing_ok=True) | done
+        yield Place(folder, data_dir, overwrite, tell)
 
 
 def _read(

@@ -141,17 +141,21 @@ def claim(
 
 
 def over(
-    book: Book, figure: str, names: Sequence[str], measure: Callable[[Part], Case | Iterable[Case]]
+    book: Book,
+    figure: str,
+    names: Sequence[str],
+    measure: Callable[[Part], Case | Iterable[Case]],
+    beside: str = "",
 ) -> Iterator[Case]:
     """The cases of each part of a figure; one that says why for a part that is not there."""
     for name in names:
-        yield from tried(name, partial(_in_part, book, figure, name, measure))
+        yield from tried(name, partial(_in_part, book, figure, name, measure, beside))
 
 
 def _in_part(
-    book: Book, figure: str, name: str, measure: Callable[[Part], Case | Iterable[Case]]
+    book: Book, figure: str, name: str, measure: Callable[[Part], Case | Iterable[Case]], beside: str
 ) -> Case | Iterable[Case]:
-    return measure(book.part(figure, name))
+    return measure(book.part(figure, name, beside))
 
 
 def tried(name: str, measure: Callable[[], Case | Iterable[Case]]) -> Iterator[Case]:

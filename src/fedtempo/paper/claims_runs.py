@@ -4,6 +4,8 @@ A run has a partition, which is the seed by which the data were dealt, and a see
 last tenth of the time grid; a run that diverged has the value ∞; one that was not run, or not carried to the end, has
 none (NaN). An unfinished study ends at the last time that every scheme and weight rule has reached.
 
+What was run beside a figure for its claims is read in its place: many partitions, or the beginning on a finer grid.
+
 A rate is chosen on some of the runs, and judged on the others: on the seeds of the first stage if there was one, else
 on a fifth of the seeds, one at least; where a partition has one seed only, on a fifth of the partitions.
 """
@@ -23,19 +25,21 @@ import xarray as xr
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.paper.claims_rules import Choice, at_edge
-from fedtempo.paper.figure_file import FIGURES, read_figure
+from fedtempo.paper.figure_file import FIGURES, RUNS, read_figure
 from fedtempo.paper.stages import load, what_was_run
+from fedtempo.problems.redealt import EACH
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.selection import at_the_end
 
 Results = Mapping[str, Mapping[str, History]]
-"""Figure, part, history; the first stages of figure NAME are those of "NAME.scout"."""
+"""Figure, part, history; the first stages of figure NAME are those of "NAME.scout", runs beside "NAME.partitions"."""
 
 SETTINGS = {"text": "The paper's text", "authors": "The authors' scripts"}
 """What may be judged: a table of the page for each that has results."""
 
 IDENTICAL, TIME_BASED = "identical", "time-based"
 FIRST_STAGE = ".scout"
+PARTITIONS, BEGINNING, SMALL_RATES = (f".{run}" for run in RUNS)
 _MEASURES = ("loss", "loss_deviation", "surrogate_loss", "surrogate_deviation", "diverged_at")
 
 
@@ -59,6 +63,10 @@ class Runs:
             return ""
         edge = at_edge(self.choice) if self.choice else ""
         return f"local_lr {self.rate:g}" + (f" ({edge} of those run so far)" if edge else "")
+
+    def chosen(self, choice: Choice | None) -> Runs:
+        """The same runs, with how their rate was chosen."""
+        return replace(self, choice=choice)
 
     def values(self, measure: str) -> xr.DataArray:
         """A measure over time; ∞ from the time on at which a run diverged, NaN where nothing is known."""
@@ -146,6 +154,14 @@ class Part:
         return xr.DataArray(
             found, dims=("partition", "seed"), coords={d: data[d].values for d in ("partition", "seed")}
         )
+
+    def without(self, choice: Choice | None) -> Part:
+        """The part without the runs by which a rate was chosen elsewhere."""
+        data = self.history.dataset
+        used = frozenset() if choice is None else choice.runs
+        kept = [[(int(p), int(s)) not in used for s in data["seed"].values] for p in data["partition"].values]
+        mask = xr.DataArray(kept, dims=("partition", "seed"))
+        return Part(self.name, History(data.map(lambda v: v.where(mask) if "partition" in v.dims else v)), self.first)
 
     def judged(self, values: xr.DataArray) -> xr.DataArray:
         """The values of the runs on which nothing was chosen; all of them where there is one run alone."""
@@ -242,20 +258,26 @@ def score(values: xr.DataArray) -> float:
 
 
 def by_partition(history: History) -> History:
-    """A history with the dimension `partition`: the problems of one that has several, else the seed of its one.
+    """A history with the dimension `partition`: its seeds where each deals the data anew, the problems of one that has
+    several, else the seed of its one.
 
     A problem's name ends with the seed by which it was dealt, as mnist-shard-42; else they are numbered.
     """
     data = history.dataset
     if "partition" in data.dims:
         return history
+    about = what_was_run(history).get("study", {})
+    if about.get("problem", {}).get("seed") == EACH:
+        found = data.rename(seed="partition")
+        moved = [name for name, values in found.items() if "partition" in values.dims]
+        return History(found.assign({name: found[name].expand_dims(seed=[0]) for name in moved}))
     if "problem" in data.dims:
         ends = [re.search(r"-(\d+)$", str(name)) for name in data["problem"].values.tolist()]
         seeds = [int(end[1]) for end in ends if end is not None]
         if len(set(seeds)) < data.sizes["problem"]:
             seeds = list(range(data.sizes["problem"]))
         return History(data.rename(problem="partition").assign_coords(partition=seeds))
-    seed = int(what_was_run(history).get("study", {}).get("problem", {}).get("seed", 0))
+    seed = int(about.get("problem", {}).get("seed", 0))
     moved = [name for name, values in data.items() if "seed" in values.dims]
     return History(data.assign({name: data[name].expand_dims(partition=[seed]) for name in moved}))
 
@@ -311,14 +333,15 @@ class Book:
     results: Results
     _parts: dict[tuple[str, str], Part] = field(default_factory=dict)
 
-    def part(self, figure: str, name: str) -> Part:
-        """A part of a figure."""
-        if name not in self.results.get(figure, {}):
+    def part(self, figure: str, name: str, beside: str = "") -> Part:
+        """A part of a figure, or in its place what was run `beside` it, if that is there."""
+        there = figure + beside if name in self.results.get(figure + beside, {}) else figure
+        if name not in self.results.get(there, {}):
             raise NotRun(f"run: fedtempo reproduce {figure} --scale paper")
-        if (figure, name) not in self._parts:
+        if (there, name) not in self._parts:
             first = self.results.get(f"{figure}{FIRST_STAGE}", {}).get(name)
-            self._parts[figure, name] = Part.of(name, self.results[figure][name], first)
-        return self._parts[figure, name]
+            self._parts[there, name] = Part.of(name, self.results[there][name], first)
+        return self._parts[there, name]
 
 
 def stored(folder: Path) -> dict[str, dict[str, dict[str, History]]]:
@@ -333,6 +356,7 @@ def stored(folder: Path) -> dict[str, dict[str, dict[str, History]]]:
         if history is None or about.get("figure") not in FIGURES:
             continue
         figure = about["figure"] + (FIRST_STAGE if path.stem.endswith(FIRST_STAGE) else "")
+        figure += f".{about['run']}" if "run" in about else ""
         setting = found.setdefault(str(about.get("setting", "text")), {})
         setting.setdefault(figure, {}).setdefault(about["part"], []).append(history)
     return {

@@ -23,7 +23,7 @@ import xarray as xr
 from fedtempo.paper.claims_cost import SERVED, Scheme, Work
 from fedtempo.paper.claims_kinds import Case, Deciding, claim, compared, known, larger, minus, numbers, over
 from fedtempo.paper.claims_rules import Finding, Verdict, answer, exact, examine, sample, unique
-from fedtempo.paper.claims_runs import TIME_BASED, Book, NotRun, Part, Runs
+from fedtempo.paper.claims_runs import SMALL_RATES, TIME_BASED, Book, NotRun, Part, Runs
 from fedtempo.paper.statistics import FEWEST, Floats, largest_rise, mean_of, rises_elsewhere
 
 TOLERANCE = 1e-9
@@ -185,7 +185,8 @@ def order_at_small_rates(book: Book) -> Iterator[Case]:
                 yield replace(larger(part, part.at(high, TIME_BASED, rate), part.at(low, TIME_BASED, rate)), name=name)
 
     for figure, name in EXPLORED.items():
-        yield from over(book, figure, [name], steps)
+        there = name in book.results.get("fig4" + SMALL_RATES, {})
+        yield from over(book, "fig4" if there else figure, [name], steps, SMALL_RATES)
 
 
 @claim(

@@ -29,7 +29,7 @@ from fedtempo.paper.claims_kinds import (
     tried,
 )
 from fedtempo.paper.claims_rules import sample
-from fedtempo.paper.claims_runs import IDENTICAL, TIME_BASED, Book, NotRun, Part, Runs
+from fedtempo.paper.claims_runs import BEGINNING, IDENTICAL, PARTITIONS, TIME_BASED, Book, NotRun, Part, Runs
 from fedtempo.paper.statistics import ratio_of
 
 DATA = ("mnist", "mnist-shard", "cifar10", "shakespeare")
@@ -59,6 +59,14 @@ def shared(part: Part) -> tuple[Runs, Runs]:
     return part.best(_ASYNC, IDENTICAL), part.best(_ASYNC, TIME_BASED, tuned_on=IDENTICAL)
 
 
+def _at_the_start(part: Part, whole: Part) -> list[Runs]:
+    """The two at the rate that is best for identical on the whole of the time, without the runs that chose it."""
+    best = whole.best(_ASYNC, IDENTICAL)
+    return [
+        part.without(best.choice).at(_ASYNC, rule, best.rate).chosen(best.choice) for rule in (IDENTICAL, TIME_BASED)
+    ]
+
+
 def own(part: Part) -> tuple[Runs, Runs]:
     """Identical and time-based weights, each at its best rate."""
     return part.best(_ASYNC, IDENTICAL), part.best(_ASYNC, TIME_BASED)
@@ -79,8 +87,8 @@ _ABOUT = f"about twice: {TWICE[0]:g} to {TWICE[1]:g}"
 )
 def lower_loss(book: Book) -> Iterator[Case]:
     """Every data set."""
-    yield from over(book, "fig2", DATA, lambda part: larger(part, *shared(part)))
-    for case in over(book, "fig2", DATA, lambda part: larger(part, *own(part))):
+    yield from over(book, "fig2", DATA, lambda part: larger(part, *shared(part)), PARTITIONS)
+    for case in over(book, "fig2", DATA, lambda part: larger(part, *own(part)), PARTITIONS):
         yield case.moved(group="own rates", beside=True)
 
 
@@ -94,14 +102,14 @@ def lower_loss(book: Book) -> Iterator[Case]:
 )
 def closer_clients(book: Book) -> Iterator[Case]:
     """Most data sets."""
-    yield from over(book, "fig2", DATA, lambda part: larger(part, *shared(part), "loss_deviation"))
+    yield from over(book, "fig2", DATA, lambda part: larger(part, *shared(part), "loss_deviation"), PARTITIONS)
 
 
 def _gap_ratio(book: Book, measure: str) -> Case:
     """The gap on MNIST-shard over that on MNIST; the interval is Fieller's, which allows for runs that go together."""
     gaps, choices = [], []
     for name in ("mnist-shard", "mnist"):
-        pair = shared(book.part("fig2", name))
+        pair = shared(book.part("fig2", name, PARTITIONS))
         first, second = (runs.final(measure) for runs in pair)
         known(name, first, second)
         gaps.append(minus(first, second))
@@ -115,7 +123,7 @@ def _gap_ratio(book: Book, measure: str) -> Case:
     low, high = TWICE
     note = f"gaps {float(shard.mean()):.3g} and {float(mnist.mean()):.3g}".replace("-", "−").replace("inf", "∞")
     found = ratio_of(sample(numbers(shard)), sample(numbers(mnist)))
-    parts = [book.part("fig2", name) for name in ("mnist-shard", "mnist")]
+    parts = [book.part("fig2", name, PARTITIONS) for name in ("mnist-shard", "mnist")]
     comparison = compared(
         min(parts, key=lambda part: part.time),
         minus(shard, low * mnist),
@@ -170,7 +178,7 @@ def clear_on_mnist(book: Book) -> Iterator[Case]:
             share = compared(part, (x - y) / x, choices=[first.choice])
             yield Case.of(part.name, share, "relative to the loss").moved(group="relative", beside=True)
 
-    yield from over(book, "fig2", DATA[:1], relative)
+    yield from over(book, "fig2", DATA[:1], relative, PARTITIONS)
 
 
 @claim(
@@ -182,7 +190,9 @@ def clear_on_mnist(book: Book) -> Iterator[Case]:
 )
 def surrogate_of_images(book: Book) -> Iterator[Case]:
     """Three data sets."""
-    yield from over(book, "fig2", DATA[:3], lambda part: larger(part, *shared(part)[::-1], "surrogate_loss"))
+    yield from over(
+        book, "fig2", DATA[:3], lambda part: larger(part, *shared(part)[::-1], "surrogate_loss"), PARTITIONS
+    )
 
 
 @claim(
@@ -194,7 +204,7 @@ def surrogate_of_images(book: Book) -> Iterator[Case]:
 )
 def surrogate_of_shakespeare(book: Book) -> Iterator[Case]:
     """One data set."""
-    yield from over(book, "fig2", DATA[3:], lambda part: larger(part, *shared(part), "surrogate_loss"))
+    yield from over(book, "fig2", DATA[3:], lambda part: larger(part, *shared(part), "surrogate_loss"), PARTITIONS)
 
 
 @claim(
@@ -206,7 +216,7 @@ def surrogate_of_shakespeare(book: Book) -> Iterator[Case]:
 )
 def surrogate_deviation(book: Book) -> Iterator[Case]:
     """Every data set."""
-    yield from over(book, "fig2", DATA, lambda part: larger(part, *shared(part), "surrogate_deviation"))
+    yield from over(book, "fig2", DATA, lambda part: larger(part, *shared(part), "surrogate_deviation"), PARTITIONS)
 
 
 @claim(
@@ -221,7 +231,8 @@ def faster_at_first(book: Book) -> Iterator[Case]:
     """Every data set."""
 
     def early(part: Part) -> Case:
-        pair = shared(part)
+        whole = book.part("fig2", part.name, PARTITIONS)
+        pair = shared(whole) if part is whole else _at_the_start(part, whole)
         first, second = (runs.values("loss") for runs in pair)
         there = (first.isel(time=0).notnull() & second.isel(time=0).notnull()).values
         if not there.any():
@@ -246,7 +257,7 @@ def faster_at_first(book: Book) -> Iterator[Case]:
         )
         return Case.of(part.name, comparison, note + (", the first point of the grid" if at == 1 else ""))
 
-    yield from over(book, "fig2", DATA, early)
+    yield from over(book, "fig2", DATA, early, BEGINNING)
 
 
 CLAIMS = (

@@ -17,7 +17,7 @@ import xarray as xr
 from fedtempo.paper.claims_cost import SERVED, Work
 from fedtempo.paper.claims_kinds import Case, Deciding, against, claim, compared, minus, numbers, tried
 from fedtempo.paper.claims_rules import Choice, listed, sample
-from fedtempo.paper.claims_runs import IDENTICAL, TIME_BASED, Book, NotRun, Part, score
+from fedtempo.paper.claims_runs import IDENTICAL, PARTITIONS, TIME_BASED, Book, NotRun, Part, score
 from fedtempo.paper.statistics import chance_above, mean_of
 
 RATES = (0.0005, 0.005)
@@ -42,14 +42,14 @@ def deciding(
     return Deciding("25 000", unit, margin, what, (Work("cifar10", FAR, SERVED * rates * rules, amounts=amounts),))
 
 
-def figure(book: Book) -> Part:
+def figure(book: Book, beside: str = "") -> Part:
     """The one part of figure 3."""
-    return book.part("fig3", "cifar10")
+    return book.part("fig3", "cifar10", beside)
 
 
-def tail(book: Book, rule: str, rate: float | None) -> tuple[xr.DataArray, xr.DataArray]:
+def tail(book: Book, rule: str, rate: float | None, beside: str = "") -> tuple[xr.DataArray, xr.DataArray]:
     """Mean and deviation over the last of the time, over (K, partition, seed); without a K of which nothing was run."""
-    mean, deviation = figure(book).at("Async", rule, rate).tail(LAST)
+    mean, deviation = figure(book, beside).at("Async", rule, rate).tail(LAST)
     if _K not in mean.dims:
         raise NotRun(f"{_K} is not a dimension: run several amounts of local work")
     there = mean.notnull().any(_RUNS).values
@@ -143,18 +143,18 @@ def _rank_correlation(values: xr.DataArray) -> float:
     return float(np.corrcoef(np.arange(len(ranks)), ranks)[0, 1])
 
 
-def _rules_apart(book: Book, above: float, *, deviation: bool) -> Iterator[Case]:
+def _rules_apart(book: Book, above: float, beside: str = "", *, deviation: bool) -> Iterator[Case]:
     """Time-based − identical for every K above a bound, for each rate."""
 
     def at_each(rate: float) -> Iterator[Case]:
-        pair = [tail(book, rule, rate)[int(deviation)] for rule in (TIME_BASED, IDENTICAL)]
+        pair = [tail(book, rule, rate, beside)[int(deviation)] for rule in (TIME_BASED, IDENTICAL)]
         time_based, identical = xr.align(*pair, join="inner")
         amounts = [k for k in time_based[_K].values if k > above]
         if not amounts:
             raise NotRun(f"no K above {above:g} was run")
         for k in amounts:
             x, y = time_based.sel({_K: k}), identical.sel({_K: k})
-            yield Case.of(f"K = {k}", compared(figure(book), minus(x, y)), against(x, y))
+            yield Case.of(f"K = {k}", compared(figure(book, beside), minus(x, y)), against(x, y))
 
     for rate in RATES:
         for case in tried("time-based − identical", partial(at_each, rate)):
@@ -184,7 +184,7 @@ def more_deviation(book: Book) -> Iterator[Case]:
 )
 def higher_mean(book: Book) -> Iterator[Case]:
     """Every K above 15."""
-    return _rules_apart(book, 15, deviation=False)
+    return _rules_apart(book, 15, PARTITIONS, deviation=False)
 
 
 def _flat(book: Book, rate: float, name: str, which: int) -> Case:

@@ -2,13 +2,14 @@
 
     title, place, about       what it is, where in the paper, what to look at
     says                      what the paper says with it; its picture has that as caption
-    kind                      how it is drawn: timeline, weights, steps, schemes, rates
+    kind                      how it is drawn: timeline, weights, steps, schemes, rates, steady
     [study]                   what all parts share, in the words of a study file of ``fedtempo run``
     [[parts]]                 name, title, and a `study` of its own; `of`: a part of another figure, of which the first
                               stage is drawn; `paper`: what the paper has, where the study differs at every scale
     [scales.quick]            what replaces it at a scale: `study` for all parts, `parts.NAME.study` for one;
                               `scout`: a first stage with all learning rates, replacing the study again; `keep`: how
-                              many of them go on
+                              many of them go on; `widen`: how many times rates are added beyond a best one that is
+                              the last on its side; `runs.NAME`: a study beside, replacing it again, for the claims
     [settings.authors]        what another setting lays over the file: `study` for all parts, `parts.NAME` for one of
                               them, `scales` for what it replaces at a scale
 
@@ -32,18 +33,23 @@ from fedtempo.registry import nearest
 from fedtempo.simulation.study_file import check_tables
 
 FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7")
+OWN_FIGURES = ("stable",)
+"""Beside the paper's."""
 SCALES = ("quick", "paper", "full")
 TEXT = "text"
 SETTINGS = (TEXT, "authors")
-KINDS = ("timeline", "weights", "steps", "schemes", "rates")
+KINDS = ("timeline", "weights", "steps", "schemes", "rates", "steady")
 
 Table = dict[str, Any]
 
 _TOP = ("title", "place", "about", "says", "kind", "study", "parts", "scales", "settings", "timeline")
 _SETTING = ("study", "parts", "scales")
 _PART = ("name", "title", "study", "of", "paper")
-_SCALE = ("study", "parts", "scout", "keep", "about")
-_SCALE_PART = ("study", "scout", "keep")
+_SCALE = ("study", "parts", "scout", "keep", "widen", "runs", "about")
+_SCALE_PART = ("study", "scout", "keep", "widen", "runs")
+RUNS = ("partitions", "beginning", "small-rates")
+"""What claims are judged by beside a figure's own study: data dealt anew by every seed, the first of the time, rates at
+which nothing is unstable."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,10 @@ class Part:
     """A shorter first stage with all learning rates."""
     keep: int = 3
     """How many of the rates go on from there."""
+    widen: int = 0
+    """How many times rates are added where a best one is the last on its side."""
+    runs: Mapping[str, Table] = field(default_factory=dict)
+    """Studies beside it, for the claims."""
     only_scout: bool = False
     """Whether its first stage is what is drawn."""
     setting: str = TEXT
@@ -117,11 +127,11 @@ def _document(name: str) -> Table:
             raise DataMissing(f"{name}: no such figure file; check the path") from None
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{name}: cannot be read ({error}); give a TOML file") from None
-    elif name in FIGURES:
+    elif name in (*FIGURES, *OWN_FIGURES):
         text = (files("fedtempo.paper") / "figures" / f"{name}.toml").read_text(encoding="utf-8")
     else:
-        hint = nearest(name, (*FIGURES, "claims", "all"))
-        raise InputError(f"{name!r} is not a figure of the paper{hint}; known are {', '.join(FIGURES)}, claims, all")
+        known = (*FIGURES, *OWN_FIGURES, "claims", "all")
+        raise InputError(f"{name!r} is not a figure{nearest(name, known)}")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -176,7 +186,7 @@ def _figure(name: str, document: Table, scale: str, setting: str, asked_by: tupl
             raise InputError(f"{name}: a timeline has no parts; write [timeline] with times, wait and until")
     elif not isinstance(listed, list) or not listed:
         raise InputError(f"{name}: it has no parts; write [[parts]] with a name and a study")
-    for where in ("study", "scout", "parts"):
+    for where in ("study", "scout", "parts", "runs"):
         _only(f"{name}: {where} at scale {scale}", reduced.get(where, {}), None)
     parts = [_part(name, document, given, reduced, scale, setting, asked_by) for given in listed]
     names = [part.name for part in parts]
@@ -214,15 +224,20 @@ def _part(
     own = reduced.get("parts", {}).get(name, {})
     _only(f"{figure}: part {name} at scale {scale}", own, _SCALE_PART)
     for table, where in ((given, ""), (own, f" at scale {scale}")):
-        for key in ("study", "scout", "paper"):
+        for key in ("study", "scout", "paper", "runs"):
             _only(f"{figure}: {key} of part {name}{where}", table.get(key, {}), None)
-    keep = own.get("keep", reduced.get("keep", 3))
-    if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
-        raise InputError(f"{figure}: keep: {keep!r} is not a number of learning rates; give a whole one from 1 on")
+    keep = _counted(f"{figure}: keep", own.get("keep", reduced.get("keep", 3)), 1, "learning rates")
+    widen = _counted(f"{figure}: widen", own.get("widen", reduced.get("widen", 0)), 0, "times")
     full = replaced(document.get("study", {}), given.get("study", {}))
     study = replaced(full, reduced.get("study", {}), own.get("study", {}))
     _check_study(f"{figure}: part {name}", study)
     scouting = "scout" in reduced or "scout" in own
+    beside = (reduced.get("runs", {}), own.get("runs", {}))
+    for given_runs in beside:
+        _only(f"{figure}: runs of part {name}", given_runs, RUNS)
+    runs = {run: replaced(study, *(t.get(run, {}) for t in beside)) for run in RUNS if any(run in t for t in beside)}
+    for run, table in runs.items():
+        _check_study(f"{figure}: run {run} of part {name}", table)
     return Part(
         figure=figure,
         name=name,
@@ -231,8 +246,16 @@ def _part(
         full=replaced(full, given.get("paper", {})),
         scout=replaced(study, reduced.get("scout", {}), own.get("scout", {})) if scouting else None,
         keep=keep,
+        widen=widen,
+        runs=runs,
         setting=setting,
     )
+
+
+def _counted(where: str, given: Any, least: int, what: str) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < least:
+        raise InputError(f"{where}: {given!r} is not a number of {what}; give a whole one from {least} on")
+    return given
 
 
 def _check_study(where: str, study: Table) -> None:

@@ -2,12 +2,15 @@
 
     one stage       the study as it is
     two stages      all learning rates over a short horizon, then for each scheme the `keep` best over the long one
+    widened         then, where the best rate of a scheme is the last one on its side, the two next to it over the long
+                    one, as often as the figure's file says
+    beside          what the claims are judged by: many partitions, the beginning
 
 Where identical weights are among the weight rules, the rates are ranked by them, as the paper tunes; the best rate of
 every other rule goes on too. Each study has a folder of its own: what was stopped goes on, and what is done is not run
 again. It leaves one small NetCDF file a part, `FIGURE-PART.nc`, and one for its first stage: the measures of every run
 in 32 bits, no models, and in the attribute `reproduction` what was run. In another setting than the paper's text the
-name has it too, `FIGURE-PART.authors.nc`.
+name has it too, `FIGURE-PART.authors.nc`; the runs beside are `FIGURE-PART.partitions.nc`.
 
     shared    tuned on identical weights, and used for every weight rule: the paper's way, an advantage to identical
     own       each scheme and weight rule at its own best rate
@@ -18,7 +21,8 @@ Tuned means the lowest final federated loss: mean over seeds of the mean over th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -29,26 +33,32 @@ import xarray as xr
 
 from fedtempo.errors import InputError, ResultsConflict
 from fedtempo.grid import RATE
-from fedtempo.paper.figure_file import TEXT, Part, Table, replaced, suffix
+from fedtempo.paper.figure_file import RUNS, TEXT, Part, Table, replaced, suffix
 from fedtempo.problems.data import DATASETS
+from fedtempo.schemes.table import scheme_of
 from fedtempo.simulation.history.history import PARAMETER, History
+from fedtempo.simulation.history.merging import merge
 from fedtempo.simulation.ledger import Progress
+from fedtempo.simulation.rate_search import between
 from fedtempo.simulation.study_file import arguments_of, merged
 
 if TYPE_CHECKING:
     from fedtempo.problems.problem import Problem
+    from fedtempo.problems.redealt import EachSeed
 
 KEY = "reproduction"
+SCOUT = "scout"
+"""The first stage, in the names of files."""
 
 
-def path_of(folder: Path, part: Part, *, scout: bool = False) -> Path:
-    """Where a part's results are."""
-    return folder / f"{part.figure}-{part.name}{suffix(part.setting)}{'.scout' if scout else ''}.nc"
+def path_of(folder: Path, part: Part, stage: str = "") -> Path:
+    """Where a part's results are, or those of its first stage, or of a run beside it."""
+    return folder / f"{part.figure}-{part.name}{suffix(part.setting)}{stage and f'.{stage}'}.nc"
 
 
 def drawn_path(folder: Path, part: Part) -> Path:
     """Where the results are that its figure draws: of the first stage if that alone is wanted and there was one."""
-    first = path_of(folder, part, scout=True)
+    first = path_of(folder, part, SCOUT)
     return first if part.only_scout and (part.scout is not None or first.is_file()) else path_of(folder, part)
 
 
@@ -116,27 +126,38 @@ class Place:
 def run_part(part: Part, place: Place) -> History:
     """A part's results, from what is there and what is left to run; of its first stage where that alone is wanted."""
     if part.scout is None:
-        return _stage(part, place, part.study)
-    first = _stage(part, place, part.scout, scout=True)
-    return first if part.only_scout else _stage(part, place, second_stage(part, first), after=first)
+        return _widened(part, place, _stage(part, place, part.study))
+    first = _stage(part, place, part.scout, SCOUT)
+    if part.only_scout:
+        return first
+    return _widened(part, place, _stage(part, place, second_stage(part, first), after=first), first)
+
+
+def run_beside(part: Part, place: Place) -> dict[str, History]:
+    """What the claims are judged by beside a part's own study, by name."""
+    return {name: _stage(part, place, study, name) for name, study in part.runs.items()}
 
 
 def second_stage(part: Part, scout: History) -> Table:
     """The study with each scheme at the rates that go on."""
-    rates = kept_rates(scout, part.keep)
+    return _at_rates(part.study, kept_rates(scout, part.keep))
+
+
+def _at_rates(study: Table, rates: dict[str, list[float]]) -> Table:
+    """A study with each scheme at rates of its own."""
     every = sorted({rate for kept in rates.values() for rate in kept})
-    return replaced(part.study, {"local": {"lr": every}, "rates": rates})
+    return replaced(study, {"local": {"lr": every}, "rates": rates})
 
 
 def kept_rates(scout: History, keep: int) -> dict[str, list[float]]:
     """By scheme, the rates that go on, ascending; a rate of which a seed diverged is ranked last."""
-    scores = scout.final().where(~scout.diverged).mean("seed", skipna=False)
+    scores = _scores(scout)
     if RATE not in scores.dims:
         rate = float(scout.dataset[RATE])
         return {str(s): [rate] for s in scout.dataset["scheme"].values}
     rates = scout.dataset[RATE].values
     rules = scout.dataset["weights"].values.tolist()
-    first = "identical" if "identical" in rules else rules[0]
+    first = _tuning_rule(scout)
     kept: dict[str, list[float]] = {}
     for scheme in scout.dataset["scheme"].values.tolist():
         at = {r: scores.sel(scheme=scheme, weights=r).fillna(np.inf).values for r in rules}
@@ -146,9 +167,80 @@ def kept_rates(scout: History, keep: int) -> dict[str, list[float]]:
     return kept
 
 
-def _stage(part: Part, place: Place, study: Table, *, scout: bool = False, after: History | None = None) -> History:
-    """One stage of a part, the second `after` the results of the first."""
-    path = path_of(place.folder, part, scout=scout)
+def _scores(history: History) -> xr.DataArray:
+    """The final loss of each rate, a mean over seeds; NaN where one of them diverged or was not run."""
+    return history.final().where(~history.diverged).mean("seed", skipna=False)
+
+
+def _tuning_rule(history: History) -> str:
+    rules = history.dataset["weights"].values.tolist()
+    return "identical" if "identical" in rules else str(rules[0])
+
+
+def missing_rates(history: History, grid: Sequence[float], first: History | None = None) -> dict[str, list[float]]:
+    """By scheme, the next two rates on each side on which its best one has none that was run as far or diverged.
+
+    They are those of the grid, and beyond it 1, 2 and 5 times powers of ten. `first` is the first stage.
+    """
+    scores, missing = _scores(history).sel(weights=_tuning_rule(history)), {}
+    if RATE not in scores.dims:
+        return {}
+    rates = scores[RATE].values
+    for scheme in scores["scheme"].values.tolist():
+        row = scores.sel(scheme=scheme).values
+        if not np.isfinite(row).any():
+            continue
+        best = float(rates[int(np.nanargmin(row))])
+        done = [*rates[np.isfinite(row)].tolist(), *_lost(history, scheme), *_lost(first, scheme)]
+        known = sorted({*done, *grid})
+        ladder = [*between(known[0] / 100, known[0]), *known, *between(known[-1], known[-1] * 100)]
+        above = [rate for rate in ladder if rate > best * (1 + 1e-6)][:2]
+        below = [rate for rate in ladder if rate < best * (1 - 1e-6)][-2:]
+        asked = (*(above if not _in(above[0], done) else []), *(below if not _in(below[-1], done) else []))
+        wanted = sorted(rate for rate in asked if not _in(rate, done))
+        if wanted:
+            missing[scheme] = wanted
+    return missing
+
+
+def _lost(history: History | None, scheme: str) -> list[float]:
+    """The rates at which a seed of a scheme diverged."""
+    if history is None or RATE not in history.dataset.dims or scheme not in history.dataset["scheme"].values:
+        return []
+    lost = history.diverged.sel(scheme=scheme)
+    gone = lost.any([d for d in lost.dims if d != RATE]).values
+    return [float(rate) for rate in history.dataset[RATE].values[gone]]
+
+
+def _in(rate: float, rates: Sequence[float]) -> bool:
+    return any(math.isclose(rate, other, rel_tol=1e-6) for other in rates)
+
+
+def _widened(part: Part, place: Place, history: History, first: History | None = None) -> History:
+    """With rates beyond, until the best of every scheme has one on both sides that is worse, or diverged."""
+    path = path_of(place.folder, part)
+    given = part.full.get("local", {}).get("lr", [])
+    grid = [float(rate) for rate in (given if isinstance(given, list) else [given])]
+    about = what_was_run(history)
+    while len(about.get("widened", [])) < part.widen:
+        missing = missing_rates(history, grid, first)
+        if not missing:
+            break
+        about["widened"] = [*about.get("widened", []), missing]
+        study = _at_rates({**part.study, "schemes": _named(part.study["schemes"], missing)}, missing)
+        more = _run(study, place, path.with_suffix(f".more{len(about['widened'])}.nc"))
+        history = save(merge([history, History(compact(more))]), path, about)
+    return history
+
+
+def _named(schemes: Sequence[Table], labels: Mapping[str, Any]) -> list[Table]:
+    """Those of some schemes that are meant."""
+    return [spec for spec in schemes if scheme_of(spec, "schemes").label in labels]
+
+
+def _stage(part: Part, place: Place, study: Table, stage: str = "", after: History | None = None) -> History:
+    """One stage of a part, or a run beside it; the second one `after` the results of the first."""
+    path = path_of(place.folder, part, stage)
     there = load(path)
     if there is not None and there.finished:
         was = what_was_run(there)
@@ -160,7 +252,7 @@ def _stage(part: Part, place: Place, study: Table, *, scout: bool = False, after
             )
         path.unlink()
     about: Table = {"figure": part.figure, "part": part.name, "study": study, "paper": part.full}
-    about["setting"] = part.setting
+    about |= {"setting": part.setting, **({"run": stage} if stage in RUNS else {})}
     if after is not None:
         then = what_was_run(after)["study"]
         about["first_stage"] = {"until": then["until"], "seeds": after.dataset.sizes["seed"]}
@@ -168,13 +260,15 @@ def _stage(part: Part, place: Place, study: Table, *, scout: bool = False, after
 
 
 def _run(table: Table, place: Place, path: Path, after: History | None = None) -> History:
+    from fedtempo.problems.problem import Problem
     from fedtempo.simulation.study import simulate
 
-    description: dict[str, Any] = {**merged(table), "step": "paper"}
+    description: dict[str, Any] = merged({"step": "paper", **table})
     if place.data_dir is not None and description["problem"]["name"] in DATASETS:
         description = replaced(description, {"problem": {"data_dir": str(place.data_dir)}})
     problem = _problem(json.dumps(description["problem"]))
-    if after is not None and json.loads(after.attrs["configuration"])["fingerprint"] != problem.fingerprint():
+    was = None if after is None else json.loads(after.attrs["configuration"])["fingerprint"]
+    if was is not None and isinstance(problem, Problem) and was != problem.fingerprint():
         raise ResultsConflict(f"{path}: its first stage was run on other data; choose another --out, or the same data")
     folder = place.folder / "studies" / path.stem
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -194,8 +288,8 @@ def _run(table: Table, place: Place, path: Path, after: History | None = None) -
 
 
 @lru_cache(maxsize=1)
-def _problem(spec: str) -> Problem:
+def _problem(spec: str) -> Problem | EachSeed:
     """The stages of a part, and parts with other clocks, share their problem."""
-    from fedtempo.problems import named
+    from fedtempo.problems.redealt import problem_of
 
-    return named(json.loads(spec))
+    return problem_of(json.loads(spec))

@@ -302,6 +302,19 @@ class Problem:
         """Arrays of a module that are not trained: whether there is one for each of the seeds, and it."""
         return {}
 
+    @property
+    def deals(self) -> tuple[Problem, ...]:
+        """The ways in which its data are dealt: one, unless every seed deals them anew (redealt.py)."""
+        return (self,)
+
+    def for_seed(self, seed: int) -> Problem:
+        """The problem of a run under a seed."""
+        return self
+
+    def deal_of(self, seeds: Sequence[int]) -> list[int] | None:
+        """For each seed, which of `deals` is its own; None where there is one."""
+        return None
+
     def client_data(self, client: int) -> Tree:
         """The rows of one client, as views."""
         if not 0 <= client < self.num_clients:

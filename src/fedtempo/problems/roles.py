@@ -5,11 +5,12 @@
 Characters are numbered by their place in LEAF's alphabet of 80, any other one by 80; p_i = 1/M. Which roles, and how
 their windows are divided, is named by `roles`; 20 clients are among 50 either way:
 
-    long    of the roles with at least `least` windows the first M in an order drawn once for all; the last tenth of the
+    long    of the roles with at least `least` windows the first M in an order drawn by `seed`; the last tenth of the
             windows are test rows, and the 80 before them are left out so that no character is in both
     leaf    as LEAF's own tools sample and split with the options of the authors' scripts: all roles, long and short, in
-            the order of Python's random.Random(0).shuffle, as far as a fifth of all windows reach; the first 80 % of a
-            role's windows are training rows, 79 are left out, and a role without a window beyond is no client
+            the order of Python's random.Random(seed).shuffle (theirs is 0), as far as a fifth of all windows reach; the
+            first 80 % of a role's windows are training rows, 79 are left out, and a role without a window beyond is no
+            client
 
 Of training rows at most `windows` are taken, of test rows a fifth of that many, evenly spaced; "all" takes all. The
 order of LEAF's roles is that of the file, which LEAF writes in the order in which a disk lists its files.
@@ -30,7 +31,7 @@ from fedtempo.clock.ticks import positive_int
 from fedtempo.errors import InputError
 from fedtempo.problems.data import load_shakespeare
 from fedtempo.problems.models import lstm
-from fedtempo.problems.partitions import shuffled
+from fedtempo.problems.partitions import check_seed, shuffled
 from fedtempo.problems.problem import Problem, Weighting
 
 LENGTH = 80
@@ -52,16 +53,17 @@ def shakespeare(
     windows: int | str = 1000,
     least: int | None = None,
     roles: str = "long",
+    seed: int = 0,
     compute: str = "float32",
     importance: Weighting = "uniform",
     data_dir: str | Path | None = None,
 ) -> Problem:
     """`clients` roles with `windows` training windows each, at most, or "all"; the network is an LSTM of two layers.
 
-    `least` is how many windows a role must have to be taken: as many as are asked for, and their test rows, unless
-    said; with `windows="all"` it must be said. `roles="leaf"` takes long and short roles as LEAF's own tools do,
-    without `least`: with ``windows="all"`` as the paper's authors. `data_dir` is where the files are, unless they are
-    in the cache.
+    `seed` draws the roles. `least` is how many windows a role must have to be taken: as many as are asked for, and
+    their test rows, unless said; with `windows="all"` it must be said. `roles="leaf"` takes long and short roles as
+    LEAF's own tools do, without `least`: with ``windows="all"`` as the paper's authors. `data_dir` is where the files
+    are, unless they are in the cache.
 
     Where the files are not there, a DataMissing says which command downloads them.
 
@@ -71,10 +73,11 @@ def shakespeare(
         (2, 132829)
     """
     clients = positive_int(clients, "clients")
+    check_seed(seed)
     most = None if windows == "all" else positive_int(windows, "windows")
     if roles not in ROLES:
         raise InputError(f"roles: {roles!r} is not known; use one of {', '.join(ROLES)}")
-    arguments: dict[str, Any] = {"clients": clients, "windows": windows}
+    arguments: dict[str, Any] = {"clients": clients, "windows": windows, **({"seed": seed} if seed else {})}
     if roles == "leaf":
         if least is not None:
             raise InputError("least: roles = leaf takes short roles too; leave one of the two out")
@@ -86,7 +89,7 @@ def shakespeare(
         arguments["least"] = least
     names, texts = load_shakespeare(data_dir)
     counts = [max(0, len(text) - LENGTH) for text in texts]
-    cuts = _as_leaf(counts) if least is None else _long(counts, least)
+    cuts = _as_leaf(counts, seed) if least is None else _long(counts, least, seed)
     if len(cuts) < clients:
         asked = "as LEAF takes them" if least is None else f"with at least {least} windows"
         raise InputError(
@@ -121,20 +124,20 @@ def encoded(text: str) -> Bytes:
     return found
 
 
-def _long(counts: Sequence[int], least: int) -> dict[int, _Cut]:
+def _long(counts: Sequence[int], least: int, seed: int) -> dict[int, _Cut]:
     """The roles with at least that many windows, in a drawn order."""
     fitting = [k for k, count in enumerate(counts) if count >= max(least, 2 * LENGTH)]
     cuts = {}
-    for k in (fitting[place] for place in shuffled(len(fitting), "roles", 0)):
+    for k in (fitting[place] for place in shuffled(len(fitting), "roles", seed)):
         held = max(1, counts[k] // 10)
         cuts[k] = max(1, counts[k] - held - LENGTH), counts[k] - held, counts[k]
     return cuts
 
 
-def _as_leaf(counts: Sequence[int]) -> dict[int, _Cut]:
+def _as_leaf(counts: Sequence[int], seed: int) -> dict[int, _Cut]:
     """The roles that LEAF samples, in its order; the last one is cut where a fifth of all windows is reached."""
     order = list(range(len(counts)))
-    random.Random(0).shuffle(order)
+    random.Random(seed).shuffle(order)
     limit = int(_LEAF_SHARE * sum(counts))
     before = accumulate((counts[k] for k in order), initial=0)
     cuts = {}

@@ -18,6 +18,7 @@ from fedtempo.grid import RATE
 from fedtempo.problems.batch_mean import check_batch_mean
 from fedtempo.problems.mapped import any_mapped
 from fedtempo.problems.problem import Problem
+from fedtempo.problems.redealt import Redealt
 from fedtempo.schemes.named import AsyncFedAvg, Scheme
 from fedtempo.training.robust_rules import RobustRule
 from fedtempo.training.solvers import LocalOptax, LocalRule, LocalSGD
@@ -30,8 +31,10 @@ Choice = TypeVar("Choice", bound=str)
 MOST_SEEDS = 10_000
 
 
-def a_problem(given: object) -> Problem:
-    """A problem, with a loss that is a mean over the batch."""
+def a_problem(given: object, seeds: tuple[int, ...] = ()) -> Problem:
+    """A problem, with a loss that is a mean over the batch; a function gives one for each of the seeds."""
+    if seeds and callable(given) and not isinstance(given, (Problem, type)):
+        given = Redealt.of(given, seeds)
     if not isinstance(given, Problem):
         raise InputError(
             f"problem: {given!r} is not a problem; use ft.problems.digits() or ft.Problem(init, loss, data)"

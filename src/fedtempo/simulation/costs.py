@@ -63,7 +63,8 @@ class Memory:
 def estimate(specs: Sequence[UnitSpec], machines: Sequence[Machine], threads: int) -> Memory:
     """What `threads` units at a time will take, beside the data and the results."""
     problem = machines[0].problem
-    data = sum(np.asarray(x).nbytes for x in jax.tree.leaves((problem.rows, problem.test)) if not is_mapped(x))
+    held = [(deal.rows, deal.test) for deal in problem.deals]
+    data = sum(np.asarray(x).nbytes for x in jax.tree.leaves(held) if not is_mapped(x))
     versions, batches, results = [], [], 0
     for spec in specs:
         unit = spec.unit

@@ -71,6 +71,9 @@ from fedtempo.weighting.weight_rules import WeightRule
 
 log = logging.getLogger(__name__)
 
+Given = Problem | Callable[[int], Problem]
+"""A problem, or a function that makes one for each seed."""
+
 
 @dataclass(frozen=True)
 class Study:
@@ -165,7 +168,7 @@ class How:
 
 
 def simulate(
-    problem: Problem | Mapping[str, Problem],
+    problem: Given | Mapping[str, Given],
     schemes: Scheme | Sequence[Scheme],
     times: ClientTimes | Mapping[str, ClientTimes],
     *,
@@ -202,6 +205,9 @@ def simulate(
     With `local=ft.LocalSGD(lr="auto", …)` the learning rates are searched: 0.01, 0.1 and 1, then decades more until the
     best of every scheme has worse ones on both sides, then 2 and 5 in between; all schemes are trained at all of them.
     `rates` says by scheme, named by its label, at which of given rates it is run, where it is not to be run at all.
+
+    `problem` may be a function from a seed to a problem, as ``lambda seed: ft.problems.mnist(seed=seed)``: then every
+    seed has its own data, and an interval over seeds is one over ways of dealing them.
 
     `times` and `problem` may be several by name, as ``{"F0": …, "F80": …}``: each becomes a dimension of the history
     over which `History.best` does not choose.
@@ -261,7 +267,8 @@ def simulate(
         raise InputError("rates: lr='auto' finds the rates itself; leave rates out, or give lr as a list")
     tried = at_rates(work, first_rates(work)) if searches(work) else work
     problems = {
-        name: engine_for(chosen, a_problem(one), tried, precision) for name, one in by_name("problem", problem).items()
+        name: engine_for(chosen, a_problem(one, some), tried, precision)
+        for name, one in by_name("problem", problem).items()
     }
 
     def made(named: str | None, times: ClientTimes, local: LocalRule) -> Study:

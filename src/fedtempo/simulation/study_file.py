@@ -33,6 +33,7 @@ from fedtempo.schemes.table import registry_of, scheme_of
 
 if TYPE_CHECKING:
     from fedtempo.problems.problem import Problem
+    from fedtempo.problems.redealt import EachSeed
     from fedtempo.training.solvers import LocalRule
 
 Description = dict[str, Any]
@@ -210,9 +211,9 @@ def names_own_code(description: object, key: str = "") -> bool:
     return own and re.match(r"[^\W\d][\w.]*:[^\W\d]", str(description)) is not None
 
 
-def arguments_of(description: Description, problem: Problem | None = None) -> dict[str, Any]:
+def arguments_of(description: Description, problem: Problem | EachSeed | None = None) -> dict[str, Any]:
     """What `simulate` is called with for a merged description; `problem`: its problem, where it has been made."""
-    from fedtempo.problems import named
+    from fedtempo.problems.redealt import problem_of
 
     if description.get("engine") == "oracle":
         raise InputError(
@@ -224,7 +225,7 @@ def arguments_of(description: Description, problem: Problem | None = None) -> di
     count = counted[0] if counted else None
     problems: Any = problem
     if problem is None:
-        problems = each_setting("problem", description["problem"], lambda _, table: named(table, count))
+        problems = each_setting("problem", description["problem"], lambda _, table: problem_of(table, count))
     clients = (next(iter(problems.values())) if isinstance(problems, dict) else problems).num_clients
     if isinstance(known, dict):
         times: Any = {k: times_of(description["times"][k], clients) if t is None else t for k, t in known.items()}

@@ -19,6 +19,7 @@ from fedtempo.simulation.engine.task import (
     SHARE,
     Data,
     JobKeys,
+    Owned,
     Runs,
     State,
     Task,
@@ -92,26 +93,34 @@ def _event(task: Task, state: State, data: Data, runs: Runs, event: Events, batc
     own = runs.of_client(event.client)
 
     def of_run(
-        base: Version, acc: Tree, kept: Tree, hyper: dict[str, jax.Array], weight: Weighed, stepper: Any, key: Any
+        base: Version,
+        acc: Tree,
+        kept: Tree,
+        hyper: dict[str, jax.Array],
+        weight: Weighed,
+        owned: Owned,
+        stepper: Any,
+        key: Any,
     ) -> tuple[Tree, Version, Tree]:
-        answer, kept, state = task.answer(data, event.client, stepper, base, kept, hyper, own, key)
+        answer, kept, state = task.answer(data, owned, stepper, base, kept, hyper, own, key)
         arrival = Arrival(answer, weight.update, own[SHARE], base.sent, event.client)
         acc = task.add(acc, arrival, state, weight.state, hyper)
         version, closed = task.close(acc, hyper)
         return jax.tree.map(partial(_either, event.closes), closed, acc), version, kept
 
     def of_seed(
-        base: Version, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree, keys: JobKeys
+        base: Version, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree, keys: JobKeys, deal: jax.Array | None
     ) -> tuple[Tree, Version, Tree]:
-        stepper = task.stepper(data, event.client, rows, keys, batch)
-        work = partial(of_run, stepper=stepper, key=keys.compression)
+        owned = data.owned(event.client, deal)
+        stepper = task.stepper(data, owned, rows, keys, batch)
+        work = partial(of_run, owned=owned, stepper=stepper, key=keys.compression)
         over_runs = jax.vmap(work, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
         found: tuple[Tree, Version, Tree] = over_runs(base, acc, kept, runs.hyper, task.weighed(event.weight, runs))
         return found
 
     base, kept = at(state.slots, event.read), at(state.clients, event.client)
     keys = task.keys(runs, event.client, event.job)
-    acc, version, kept = jax.vmap(of_seed)(base, state.acc, kept, event.rows, batches, keys)
+    acc, version, kept = jax.vmap(of_seed)(base, state.acc, kept, event.rows, batches, keys, runs.deal)
     return State(put(state.slots, event.write, version), acc, put(state.clients, event.client, kept))
 
 

@@ -39,6 +39,10 @@ def over(mesh: Mesh, *axes: str | None) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]
 
 
+def _end_to_end(trees: Sequence[Tree]) -> Tree:
+    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
+
+
 class OnDevice:
     """The rows to train and to measure on. To be used inside `numerics(dtype)`."""
 
@@ -53,8 +57,11 @@ class OnDevice:
     @cached_property
     def data(self) -> Data:
         """The clients' rows, and where each client's begin."""
-        offset = jnp.asarray(self._problem.offsets[:-1], dtype=jnp.int32)
-        rows, sizes = cast(self._problem.rows, self._dtype), jnp.asarray(self._problem.sizes, dtype=jnp.int32)
+        problem = self._problem
+        first = np.arange(len(problem.deals))[:, None] * problem.num_rows
+        offset = jnp.asarray(first + problem.offsets[:-1], dtype=jnp.int32)
+        rows = cast(_end_to_end([deal.rows for deal in problem.deals]), self._dtype)
+        sizes = jnp.asarray(problem.sizes, dtype=jnp.int32)
         found: Data = self.everywhere(Data(rows, offset, sizes))
         return found
 
@@ -68,9 +75,10 @@ class OnDevice:
         """The test rows, as one group, or by client where they have their own."""
         if self._problem.test is None:
             return None
-        test = self.everywhere(cast(self._problem.test, self._dtype))
+        rows = len(jax.tree.leaves(self._problem.test)[0])
+        test = self.everywhere(cast(_end_to_end([deal.test for deal in self._problem.deals]), self._dtype))
         offsets = self._problem.test_offsets
-        return rows_of(test, [len(jax.tree.leaves(test)[0])] if offsets is None else np.diff(offsets))
+        return rows_of(test, [rows] if offsets is None else np.diff(offsets))
 
     @cached_property
     def row_bytes(self) -> int:
@@ -171,7 +179,7 @@ class Machine(ABC):
         """Run events `first` to `last` of a piece; `state` is used up."""
 
     @abstractmethod
-    def measure(self, state: Any, slot: int) -> dict[str, np.ndarray[Any, Any]]:
+    def measure(self, state: Any, runs: Any, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         """Measures of the model in a slot: [seeds, clients or none, runs] each."""
 
     @abstractmethod
@@ -244,12 +252,14 @@ class CompiledMachine(Machine):
         clients: Mapping[str, NDArray[Any]],
     ) -> Runs:
         """What tells the runs apart, and the clients, on the device."""
+        deal = self.problem.deal_of(seeds)
 
         def placed(values: NDArray[Any]) -> jax.Array:
             return jnp.asarray(values, dtype=kept_as(self.dtype) if values.dtype.kind == "f" else jnp.int32)
 
         return Runs(
             keys=jnp.stack([batch_key(seed) for seed in seeds]),
+            deal=None if deal is None else jnp.asarray(deal, dtype=jnp.int32),
             noise=jnp.stack([compression_key(seed) for seed in seeds]),
             drawn=jnp.stack([noise_key(seed) for seed in seeds]) if self.task.loss.keyed else None,
             hyper={name: placed(values) for name, values in hyper.items()},
@@ -267,10 +277,10 @@ class CompiledMachine(Machine):
                 self.compile_seconds += time.perf_counter() - begin
             return self._compiled[key]
 
-    def measure(self, state: State, slot: int) -> dict[str, np.ndarray[Any, Any]]:
+    def measure(self, state: State, runs: Runs, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         """Measures of the model in a slot."""
         versions = (state.slots.sent.model, state.slots.state)
-        args = (versions, np.int32(slot), self.on_device.train, self.on_device.test)
+        args = (versions, np.int32(slot), self.on_device.train, self.on_device.test, runs.deal)
         out = self._compile("measure", self.meter, *args)(*args)
         return {name: np.asarray(value) for name, value in out.items()}
 
@@ -330,7 +340,7 @@ class EventMachine(CompiledMachine):
 
         client, job = padded(piece.client), padded(piece.job)
         weight = padded(piece.weight.T.astype(kept_as(self.dtype)))
-        args = (self.on_device.data, runs.keys, client, job)
+        args = (self.on_device.data, runs.keys, runs.deal, client, job)
         rows = self._compile("draw", self.task.draw, *args)(*args)
         return Events(client, job, padded(piece.read), padded(piece.write), padded(piece.closes), weight, rows)
 

@@ -50,6 +50,13 @@ class Rows(NamedTuple):
     """[groups]"""
     tiles: tuple[Tiles, ...]
 
+    def of_deal(self, deal: jax.Array | None) -> Rows:
+        """The groups of a later deal, whose rows lie behind those of the ones before it; None: of the only one."""
+        if deal is None:
+            return self
+        first = deal * jnp.sum(self.size)
+        return self._replace(tiles=tuple(tiles._replace(start=first + tiles.start) for tiles in self.tiles))
+
 
 def rows_of(data: Tree, sizes: Sequence[int] | NDArray[np.int64]) -> Rows:
     """Rows that lie group after group; a tile is a batch, which the loss takes faster than single rows."""
@@ -179,12 +186,14 @@ class Meter:
         """About how many bytes a measure of so many models holds between their layers."""
         return int(min(_room(), self.row_bytes * TILE * runs))
 
-    def __call__(self, slots: Tree, slot: jax.Array, train: Rows, test: Rows | None) -> dict[str, jax.Array]:
-        """Per-client losses, and what is measured once for all."""
+    def __call__(
+        self, slots: Tree, slot: jax.Array, train: Rows, test: Rows | None, deal: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
+        """Per-client losses, and what is measured once for all; `deal` is which of the deals each seed has."""
         model = at(slots, slot)
         held = self.held(model)
-        clients = jax.vmap(lambda m: group_means(self.on_train, m, train, held))(model)
-        return self.named(clients, model, test)
+        clients = jax.vmap(lambda m, d: group_means(self.on_train, m, train.of_deal(d), held))(model, deal)
+        return self.named(clients, model, test, deal)
 
     def held(self, model: Tree) -> float:
         """About what lies between the layers for one row, of models [seeds, …]: all seeds are looked at together."""
@@ -195,14 +204,17 @@ class Meter:
         """What is measured on the clients' rows."""
         return [self.loss] if self.tested else [self.loss, *self.metrics.values()]
 
-    def named(self, clients: jax.Array, model: Tree, test: Rows | None) -> dict[str, jax.Array]:
+    def named(
+        self, clients: jax.Array, model: Tree, test: Rows | None, deal: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
         """All measures: means [seeds, functions, groups, runs] over the clients' rows, and those over the test rows."""
         out = {"client_loss": clients[:, 0]}
         if not self.tested:
             return out | {f"client_{name}": clients[:, 1 + k] for k, name in enumerate(self.metrics)}
         assert test is not None
         held, on_test = self.held(model), [self.loss, *self.metrics.values()]
-        means = jax.vmap(lambda m: group_means(on_test, m, test, held))(model)  # [seeds, functions, groups, runs]
+        # [seeds, functions, groups, runs]
+        means = jax.vmap(lambda m, d: group_means(on_test, m, test.of_deal(d), held))(model, deal)
         names = ["loss", *self.metrics]
         if self.shared_test:
             return out | {f"test_{name}": means[:, k, 0] for k, name in enumerate(names)}

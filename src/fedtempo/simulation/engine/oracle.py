@@ -388,10 +388,10 @@ def reference(
     """What a unit measures, and its final models, run by run."""
     if not isinstance(local, LocalOptax):
         raise InputError(f"local: the oracle runs LocalSGD and LocalOptax, not {local!r}; choose another engine")
-    measure = _Plainly(problem, dtype)
     unit = spec.unit
+    measures = [_Plainly(problem.for_seed(seed), dtype) for seed in unit.seeds]
     recorder = Recorder(spec)
-    line = _line(spec, measure, dtype)
+    line = _line(spec, measures[0], dtype)
     models = np.empty((spec.points, len(unit.seeds), len(unit.runs)), dtype=object)
     rounds = np.zeros(spec.points, dtype=np.int64)
     updates = np.zeros(spec.points, dtype=np.int64)
@@ -406,7 +406,7 @@ def reference(
             if line is not None:
                 rules = len(spec.weights) // 2
                 trained = oracle(
-                    problem,
+                    problem.for_seed(seed),
                     line,
                     spec.weights[rule],
                     local,
@@ -427,9 +427,9 @@ def reference(
     with numerics(dtype):
         if spec.times[0] > 0:
             firsts = [_first(problem, seed, dtype) for seed in unit.seeds]
-            recorder.begin(_measured(measure, [[first] * len(unit.runs) for first in firsts]))
+            recorder.begin(_measured(measures, [[first] * len(unit.runs) for first in firsts]))
         for point in range(spec.points):
-            recorder.record(point, int(rounds[point]), int(updates[point]), _measured(measure, models[point]))
+            recorder.record(point, int(rounds[point]), int(updates[point]), _measured(measures, models[point]))
     leaves = [[jax.tree.leaves(models[-1, s, r]) for r in range(len(unit.runs))] for s in range(len(unit.seeds))]
     final = [
         np.stack([np.stack([np.asarray(run[k]) for run in row], axis=-1) for row in leaves])
@@ -454,9 +454,9 @@ def _line(spec: UnitSpec, measure: _Plainly, dtype: Precision) -> Timeline | Lin
     return Timeline.joined(lines) if lines else None
 
 
-def _measured(measure: _Plainly, models: Any) -> dict[str, Any]:
+def _measured(measures: Sequence[_Plainly], models: Any) -> dict[str, Any]:
     """[seeds, (clients,) runs] of every measure, of models and states [seeds][runs]."""
-    values = [[measure(model, state) for model, state in row] for row in models]
+    values = [[of(model, state) for model, state in row] for of, row in zip(measures, models, strict=True)]
     return {name: np.moveaxis(np.array([[v[name] for v in row] for row in values]), 1, -1) for name in values[0][0]}
 
 

@@ -192,7 +192,7 @@ class Session:
         if snapshot is not None:
             self._restore(snapshot)
         elif spec.times[0] > 0:
-            self.recorder.begin(machine.measure(self.state, FIRST))
+            self.recorder.begin(machine.measure(self.state, self.runs, FIRST))
         per_step = machine.events_per_step
         self._events_per_call = spec.capacity if per_step is None else 4 * per_step
         self._coming = self._pieces_left()
@@ -253,7 +253,7 @@ class Session:
         for point in piece.points:
             if point.number < self.recorder.points_done or point.event > done:
                 continue
-            measured = self.machine.measure(self.state, point.slot)
+            measured = self.machine.measure(self.state, self.runs, point.slot)
             self.recorder.record(point.number, point.rounds, point.updates, measured)
             if self.recorder.points_done == self.spec.points or self.recorder.all_diverged:
                 self.model = self.machine.model(self.state, point.slot)
@@ -279,7 +279,7 @@ class Session:
         def losses(slot: int) -> NDArray[Any]:
             if (known := next(before, None)) is not None:
                 return known
-            found: NDArray[Any] = self.machine.measure(self.state, slot)["client_loss"][0, :, 0]
+            found: NDArray[Any] = self.machine.measure(self.state, self.runs, slot)["client_loss"][0, :, 0]
             self._chosen_by.append(found)
             return found
 

@@ -48,7 +48,7 @@ class OnDisk(OnDevice):
 
     @cached_property
     def data(self) -> Data:
-        offset = jnp.asarray(self._problem.offsets[:-1], dtype=jnp.int32)
+        offset = jnp.asarray(self._problem.offsets[None, :-1], dtype=jnp.int32)
         return Data((), offset, jnp.asarray(self._problem.sizes, dtype=jnp.int32))
 
     @cached_property
@@ -108,7 +108,7 @@ class StreamedMachine(EventMachine):
             first = np.cumsum(sizes) - sizes
             own = np.arange(int(sizes.sum())) - np.repeat(first - self.problem.offsets[clients], sizes)
             offset = np.zeros_like(offset)
-            offset[clients] = room + first
+            offset[0, clients] = room + first
             padded = np.zeros(room, dtype=np.int64)
             padded[: len(numbers)] = numbers
             numbers = np.concatenate([padded, own])
@@ -125,12 +125,12 @@ class StreamedMachine(EventMachine):
         done: State = self._compile("advance", event_loop(self.task, self.events_per_step), *args, donate=(0,))(*args)
         return done
 
-    def measure(self, state: State, slot: int) -> dict[str, np.ndarray[Any, Any]]:
+    def measure(self, state: State, runs: Runs, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         versions = (state.slots.sent.model, state.slots.state)
         train, test = self.on_device.train, self.on_device.test
-        seeds, runs = (jax.tree.leaves(versions)[0].shape[k] for k in (1, -1))
+        seeds, num_runs = (jax.tree.leaves(versions)[0].shape[k] for k in (1, -1))
         held = self.meter.row_bytes * seeds
-        at_once = [tiles_at_once(self.problem.rows, tiles, runs, held) for tiles in train.tiles]
+        at_once = [tiles_at_once(self.problem.rows, tiles, num_runs, held) for tiles in train.tiles]
         if all(len(tiles.start) <= together for tiles, together in zip(train.tiles, at_once, strict=True)):
             rows = train._replace(rows=self.on_device.taken(np.arange(self.problem.num_rows)))
             whole = (versions, np.int32(slot), rows, test)
@@ -138,7 +138,7 @@ class StreamedMachine(EventMachine):
         else:
             picked = (versions, np.int32(slot))
             model = self._compile("version", at, *picked)(*picked)
-            shape = (seeds, train.size.shape[0], len(self.meter.on_train), runs)
+            shape = (seeds, train.size.shape[0], len(self.meter.on_train), num_runs)
             sums = jnp.zeros(shape, dtype=jnp.result_type(float))
             for tiles, together in zip(train.tiles, at_once, strict=True):
                 sums = self._with_all(tiles, together, model, sums)

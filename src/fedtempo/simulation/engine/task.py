@@ -56,6 +56,8 @@ class Runs(NamedTuple):
 
     keys: jax.Array
     """[seeds] of the batches."""
+    deal: jax.Array | None
+    """[seeds] which of the problem's deals; None where there is one."""
     noise: jax.Array
     """[seeds] of the compression."""
     drawn: jax.Array | None
@@ -97,9 +99,22 @@ class Held(NamedTuple):
 
 
 class Data(NamedTuple):
-    """The clients' rows on the device, and where each client's begin."""
+    """The clients' rows on the device, those of all deals end to end, and where each client's begin."""
 
     rows: Tree
+    offset: jax.Array
+    """[deals, clients]"""
+    size: jax.Array
+    """[clients]"""
+
+    def owned(self, client: jax.Array, deal: jax.Array | None) -> Owned:
+        """The place of a client's rows in a deal; None: the only one."""
+        return Owned(self.offset[0 if deal is None else deal, client], self.size[client])
+
+
+class Owned(NamedTuple):
+    """Where a client's rows begin, and how many they are."""
+
     offset: jax.Array
     size: jax.Array
 
@@ -119,21 +134,25 @@ class Task:
         """The solver's part of the work."""
         return self.work.job
 
-    def draw(self, data: Data, keys: jax.Array, client: jax.Array, job: jax.Array) -> jax.Array:
+    def draw(self, data: Data, keys: jax.Array, deal: jax.Array | None, client: jax.Array, job: jax.Array) -> jax.Array:
         """[events, seeds, steps, batch] the rows of each event; empty where a job takes all rows of its client."""
         if self.job.batch_size is None:
             return jnp.zeros((*client.shape, len(keys), 0, 0), dtype=jnp.int32)
         rows = partial(job_rows, steps=self.job.steps, batch_size=self.job.batch_size, draw=self.job.draw)
 
         def event(i: jax.Array, j: jax.Array) -> jax.Array:
-            return data.offset[i] + jax.vmap(rows, (0, None, None, None))(keys, i, j, data.size[i])
+            def of_seed(key: jax.Array, deal: jax.Array | None) -> jax.Array:
+                own = data.owned(i, deal)
+                return own.offset + rows(key, i, j, own.size)
+
+            return jax.vmap(of_seed)(keys, deal)
 
         return jax.vmap(event)(client, job)
 
-    def stepper(self, data: Data, client: jax.Array, rows: jax.Array, keys: JobKeys, batch: Tree = None) -> Stepper:
+    def stepper(self, data: Data, own: Owned, rows: jax.Array, keys: JobKeys, batch: Tree = None) -> Stepper:
         """(θ, k, s) → gradient of the k-th step of a job whose rows, or whose only batch, are known; and the next s."""
         if self.job.batch_size is None:
-            return lambda params, k, state: (full_gradient(self.loss.function, data, client, params), state)
+            return lambda params, k, state: (full_gradient(self.loss.function, data, own, params), state)
 
         def step(params: Params, k: Any, state: Tree) -> tuple[Params, Tree]:
             here = take(data.rows, rows[k]) if batch is None else batch
@@ -146,7 +165,7 @@ class Task:
     def answer(
         self,
         data: Data,
-        client: jax.Array,
+        rows: Owned,
         stepper: Stepper,
         base: Version,
         kept: Kept,
@@ -156,8 +175,8 @@ class Task:
     ) -> tuple[Answer, Kept, Tree]:
         """What a client sends back after a job, what it keeps, and the problem's state after it.
 
-        `own` are its numbers, `key` its compression's. The gradient of all its rows, where a correction asks for it, is
-        that of the loss as it is measured.
+        `rows` are the client's, `own` its numbers, `key` its compression's. The gradient of all its rows, where a
+        correction asks for it, is that of the loss as it is measured.
         """
         if RATE in own:
             hyper = {**hyper, RATE: hyper[RATE] * own[RATE].astype(hyper[RATE].dtype)}
@@ -165,7 +184,7 @@ class Task:
             hyper = {**hyper, STEPS: own[STEPS]}
 
         def full(here: Params) -> Params:
-            return full_gradient(lambda p, batch: self.loss.evaluation(p, batch, base.state), data, client, here)
+            return full_gradient(lambda p, batch: self.loss.evaluation(p, batch, base.state), data, rows, here)
 
         return self.work(stepper, full, base.sent, kept, hyper, key, base.state)
 
@@ -262,9 +281,9 @@ def row_losses(loss: Callable[[Params, Any], Any], params: Params, batch: Tree) 
     return losses
 
 
-def full_gradient(loss: Callable[[Params, Any], Any], data: Data, client: jax.Array, params: Params) -> Params:
+def full_gradient(loss: Callable[[Params, Any], Any], data: Data, own: Owned, params: Params) -> Params:
     """∇L_i over all rows of a client, some at a time: a small client costs little beside a large one."""
-    size, offset = data.size[client], data.offset[client]
+    offset, size = own
 
     def some_loss(here: Params, start: jax.Array) -> jax.Array:
         place = start + jnp.arange(FULL_ROWS, dtype=jnp.int32)

@@ -189,9 +189,9 @@ class TorchMachine(Machine):
 
     @cached_property
     def _draw(self) -> Callable[..., jax.Array]:
-        offset = jnp.asarray(self.problem.offsets[:-1], dtype=jnp.int32)
+        offset = jnp.asarray(self.problem.offsets[None, :-1], dtype=jnp.int32)
         data = Data(None, offset, jnp.asarray(self.problem.sizes, dtype=jnp.int32))
-        return jax.jit(lambda keys, client, job: self.task.draw(data, keys, client, job))
+        return jax.jit(lambda keys, client, job: self.task.draw(data, keys, None, client, job))
 
     # -- training
 
@@ -413,7 +413,7 @@ class TorchMachine(Machine):
 
     # -- measuring
 
-    def measure(self, state: TorchState, slot: int) -> dict[str, np.ndarray[Any, Any]]:
+    def measure(self, state: TorchState, runs: TorchRuns, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         versions = state.slots[slot]
         per_seed = len(versions) // state.seeds
         cells = [self._measured(version.values) for version in versions]

@@ -108,7 +108,7 @@ def wave_loop(
     def run(state: State, data: Data, runs: Runs, waves: Waves, call: jax.Array) -> State:
         mine = at(waves, call)
         client, job, read, write, active = (mine.events[..., k] for k in range(5))
-        drawn = task.draw(data, runs.keys, client.reshape(-1), job.reshape(-1))
+        drawn = task.draw(data, runs.keys, runs.deal, client.reshape(-1), job.reshape(-1))
         rows = drawn.reshape(*client.shape, *drawn.shape[1:])
         lanes = dealt(_Lanes(client, job, read, write, active > 0, task.weighed(mine.weight, runs), rows))
         one = _wave if task.adds_up else _wave_in_order
@@ -142,15 +142,18 @@ def _answers(
     def of_lane(base: Version, kept: Tree, lane: _Lanes) -> tuple[Answer, Tree, Tree]:
         own = runs.of_client(lane.client)
 
-        def of_seed(base: Version, kept: Tree, rows: jax.Array, keys: JobKeys) -> tuple[Answer, Tree, Tree]:
-            stepper = task.stepper(data, lane.client, rows, keys)
+        def of_seed(
+            base: Version, kept: Tree, rows: jax.Array, keys: JobKeys, deal: jax.Array | None
+        ) -> tuple[Answer, Tree, Tree]:
+            owned = data.owned(lane.client, deal)
+            stepper = task.stepper(data, owned, rows, keys)
 
             def of_run(base: Version, kept: Tree, hyper: dict[str, jax.Array]) -> tuple[Answer, Tree, Tree]:
-                return task.answer(data, lane.client, stepper, base, kept, hyper, own, keys.compression)
+                return task.answer(data, owned, stepper, base, kept, hyper, own, keys.compression)
 
             return jax.vmap(of_run, in_axes=(RUNS, RUNS, 0), out_axes=RUNS)(base, kept, runs.hyper)
 
-        return jax.vmap(of_seed)(base, kept, lane.rows, task.keys(runs, lane.client, lane.job))
+        return jax.vmap(of_seed)(base, kept, lane.rows, task.keys(runs, lane.client, lane.job), runs.deal)
 
     kept = jax.tree.map(lambda x: x[wave.client], state.clients)
     found: tuple[Answer, Tree, Tree] = jax.vmap(of_lane)(base, kept, wave)
