@@ -32,11 +32,12 @@ def draw(figure: Figure, results: Mapping[str, History], path: Path) -> None:
 
 def picture(figure: Figure, results: Mapping[str, History]) -> Picture:
     """The picture of a figure with parts."""
-    from fedtempo.paper.figure_schemes import rates_figure, schemes_figure
+    from fedtempo.paper.figure_schemes import rates_figure, schemes_figure, steady_figure
     from fedtempo.paper.figure_steps import steps_figure
     from fedtempo.paper.figure_weights import weights_figure
 
     drawn = {"weights": weights_figure, "steps": steps_figure, "schemes": schemes_figure, "rates": rates_figure}
+    drawn["steady"] = steady_figure
     ordered = {part.name: results[part.name] for part in figure.parts if part.name in results}
     titles = {part.name: part.title for part in figure.parts}
     return drawn[figure.kind](ordered, titles=titles, note=caption(figure, ordered))

@@ -9,7 +9,8 @@
     [scales.quick]            what replaces it at a scale: `study` for all parts, `parts.NAME.study` for one;
                               `scout`: a first stage with all learning rates, replacing the study again; `keep`: how
                               many of them go on; `widen`: how many times rates are added beyond a best one that is
-                              the last on its side; `runs.NAME`: a study beside, replacing it again, for the claims
+                              the last on its side, `together`: for all schemes; `runs.NAME`: a study beside,
+                              replacing it again, for the claims
     [settings.authors]        what another setting lays over the file: `study` for all parts, `parts.NAME` for one of
                               them, `scales` for what it replaces at a scale
 
@@ -45,8 +46,8 @@ Table = dict[str, Any]
 _TOP = ("title", "place", "about", "says", "kind", "study", "parts", "scales", "settings", "timeline")
 _SETTING = ("study", "parts", "scales")
 _PART = ("name", "title", "study", "of", "paper")
-_SCALE = ("study", "parts", "scout", "keep", "widen", "runs", "about")
-_SCALE_PART = ("study", "scout", "keep", "widen", "runs")
+_SCALE = ("study", "parts", "scout", "keep", "widen", "together", "runs", "about")
+_SCALE_PART = ("study", "scout", "keep", "widen", "together", "runs")
 RUNS = ("partitions", "beginning", "small-rates")
 """What claims are judged by beside a figure's own study: data dealt anew by every seed, the first of the time, rates at
 which nothing is unstable."""
@@ -70,6 +71,8 @@ class Part:
     """How many of the rates go on from there."""
     widen: int = 0
     """How many times rates are added where a best one is the last on its side."""
+    together: bool = False
+    """Whether they are added for all schemes."""
     runs: Mapping[str, Table] = field(default_factory=dict)
     """Studies beside it, for the claims."""
     only_scout: bool = False
@@ -247,6 +250,7 @@ def _part(
         scout=replaced(study, reduced.get("scout", {}), own.get("scout", {})) if scouting else None,
         keep=keep,
         widen=widen,
+        together=bool(own.get("together", reduced.get("together", False))),
         runs=runs,
         setting=setting,
     )

@@ -14,7 +14,7 @@ says no more than that it is unstable, and a loss at the end that is there is an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib import rc_context
@@ -56,7 +56,7 @@ from fedtempo.paper.panels import (
     rate_head,
     scheme_handles,
 )
-from fedtempo.paper.stages import at_own_rates
+from fedtempo.paper.stages import at_own_rates, at_rate_of
 from fedtempo.report.style import INK, STYLE, scale
 from fedtempo.simulation.history.history import History
 
@@ -144,7 +144,17 @@ DATA = {"cifar10": "CIFAR-10", "shakespeare": "Shakespeare"}
 TIMES = ("F0", "F80")
 
 
-def schemes_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: str) -> Figure:
+def steady_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: str) -> Figure:
+    """As `schemes_figure`, every scheme at the rate that is best for FedAvg."""
+    return schemes_figure(parts, titles, note, lambda history: at_rate_of(history, "FedAvg"))
+
+
+def schemes_figure(
+    parts: Mapping[str, History],
+    titles: Mapping[str, str],
+    note: str,
+    chosen: Callable[[History], History] = at_own_rates,
+) -> Figure:
     """The parts named `{cifar10,shakespeare}-{20,50}-{F0,F80}`; panels without a title are named after them."""
     looks = scheme_looks(parts.values())
     with rc_context(STYLE):
@@ -156,7 +166,7 @@ def schemes_figure(parts: Mapping[str, History], titles: Mapping[str, str], note
                 for r, clients in enumerate(CLIENTS)
                 for c, times in enumerate(TIMES)
             }
-            best = {name: at_own_rates(lone(parts[name])) for name in places if name in parts}
+            best = {name: chosen(lone(parts[name])) for name in places if name in parts}
             curves = {name: scheme_curves(history, looks) for name, history in best.items()}
             limits_of = [curve for found in curves.values() for curve in found]
             for name, (r, c) in places.items():

@@ -112,6 +112,14 @@ def at_own_rates(history: History) -> History:
     return history.best()
 
 
+def at_rate_of(history: History, scheme: str) -> History:
+    """Every scheme at the rate that is best for one of them."""
+    if RATE not in history.hyper:
+        return history
+    best = history.only().select(scheme=scheme).best()
+    return history.select(**{RATE: float(best.dataset[RATE].values.item())})
+
+
 @dataclass(frozen=True)
 class Place:
     """Where results go, and where data come from."""
@@ -185,13 +193,12 @@ def missing_rates(history: History, grid: Sequence[float], first: History | None
     scores, missing = _scores(history).sel(weights=_tuning_rule(history)), {}
     if RATE not in scores.dims:
         return {}
-    rates = scores[RATE].values
-    for scheme in scores["scheme"].values.tolist():
+    for scheme in _schemes(history):
         row = scores.sel(scheme=scheme).values
         if not np.isfinite(row).any():
             continue
-        best = float(rates[int(np.nanargmin(row))])
-        done = [*rates[np.isfinite(row)].tolist(), *_lost(history, scheme), *_lost(first, scheme)]
+        best = float(scores[RATE].values[int(np.nanargmin(row))])
+        done = _done(history, first, scheme)
         known = sorted({*done, *grid})
         ladder = [*between(known[0] / 100, known[0]), *known, *between(known[-1], known[-1] * 100)]
         above = [rate for rate in ladder if rate > best * (1 + 1e-6)][:2]
@@ -201,6 +208,17 @@ def missing_rates(history: History, grid: Sequence[float], first: History | None
         if wanted:
             missing[scheme] = wanted
     return missing
+
+
+def _schemes(history: History) -> list[str]:
+    return [str(scheme) for scheme in history.dataset["scheme"].values]
+
+
+def _done(history: History, first: History | None, scheme: str) -> list[float]:
+    """The rates at which a scheme was run as far, or diverged."""
+    row = _scores(history).sel(weights=_tuning_rule(history), scheme=scheme)
+    run = row[RATE].values[np.isfinite(row.values)].tolist()
+    return [*run, *_lost(history, scheme), *_lost(first, scheme)]
 
 
 def _lost(history: History | None, scheme: str) -> list[float]:
@@ -226,6 +244,10 @@ def _widened(part: Part, place: Place, history: History, first: History | None =
         missing = missing_rates(history, grid, first)
         if not missing:
             break
+        if part.together:
+            every = sorted({rate for rates in missing.values() for rate in rates})
+            left = {s: [r for r in every if not _in(r, _done(history, first, s))] for s in _schemes(history)}
+            missing = {scheme: rates for scheme, rates in left.items() if rates}
         about["widened"] = [*about.get("widened", []), missing]
         study = _at_rates({**part.study, "schemes": _named(part.study["schemes"], missing)}, missing)
         more = _run(study, place, path.with_suffix(f".more{len(about['widened'])}.nc"))
