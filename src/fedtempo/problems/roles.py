@@ -61,7 +61,7 @@ def shakespeare(
     """`clients` roles with `windows` training windows each, at most, or "all"; the network is an LSTM of two layers.
 
     `seed` draws the roles. `least` is how many windows a role must have to be taken: as many as are asked for, and
-    their test rows, unless said; with `windows="all"` it must be said. `roles="leaf"` takes long and short roles as
+    their test rows, unless said (0: not said); with `windows="all"` it must be said. `roles="leaf"` takes long and short roles as
     LEAF's own tools do, without `least`: with ``windows="all"`` as the paper's authors. `data_dir` is where the files
     are, unless they are in the cache.
 
@@ -77,6 +77,7 @@ def shakespeare(
     most = None if windows == "all" else positive_int(windows, "windows")
     if roles not in ROLES:
         raise InputError(f"roles: {roles!r} is not known; use one of {', '.join(ROLES)}")
+    least = least or None
     arguments: dict[str, Any] = {"clients": clients, "windows": windows, **({"seed": seed} if seed else {})}
     if roles == "leaf":
         if least is not None:

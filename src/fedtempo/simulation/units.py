@@ -27,7 +27,7 @@ from fedtempo.schemes.compensation import Compensated, compensated
 from fedtempo.schemes.named import Scheme
 from fedtempo.schemes.timelines import expected_weights, weights_of
 from fedtempo.simulation.costs import Traffic, traffic_of
-from fedtempo.simulation.engine.devices import num_devices
+from fedtempo.simulation.engine.devices import has_kernels, num_devices
 from fedtempo.simulation.engine.machine import EventMachine, Machine, OnDevice, WaveMachine
 from fedtempo.simulation.engine.measures import Shares
 from fedtempo.simulation.engine.session import Unit, UnitSpec, room_for
@@ -117,8 +117,18 @@ def _machines(study: Study, tasks: list[Task]) -> list[Machine]:
         on_disk = OnDisk(study.problem, study.dtype)
         return [StreamedMachine(study.problem, task, study.dtype, on_disk) for task in tasks]
     rows = OnDevice(study.problem, study.dtype)
-    machine_class = WaveMachine if study.engine == "waves" else EventMachine
-    return [machine_class(study.problem, task, study.dtype, rows) for task in tasks]
+    return [_machine(study, task, rows) for task in tasks]
+
+
+def _machine(study: Study, task: Task, rows: OnDevice) -> Machine:
+    if study.engine != "waves":
+        return EventMachine(study.problem, task, study.dtype, rows)
+    if has_kernels():
+        from fedtempo.simulation.engine.fused import FusedMachine, is_fused
+
+        if is_fused(study, task):
+            return FusedMachine(study.problem, task, study.dtype, rows)
+    return WaveMachine(study.problem, task, study.dtype, rows)
 
 
 def _compensated(study: Study) -> Made:

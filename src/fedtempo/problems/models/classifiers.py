@@ -45,6 +45,22 @@ class Classifier(NamedTuple):
     accuracy: Loss
 
 
+class LinearLoss(NamedTuple):
+    """What says of a loss that it is that of logistic regression without a penalty: how its logits are computed."""
+
+    classes: int
+    features_first: bool
+    mean: float
+    deviation: float
+
+    def scaled(self, x: jax.Array) -> jax.Array:
+        """Rows as numbers."""
+        if x.dtype != jnp.uint8:
+            return x
+        x = x.astype(jnp.float32) / 255
+        return x if (self.mean, self.deviation) == (0.0, 1.0) else (x - self.mean) / self.deviation
+
+
 def classifier(init: Init, logits: Logits) -> Classifier:
     """The classifier that these logits make."""
 
@@ -120,6 +136,7 @@ def logistic(
         return z
 
     plain = classifier(init, logits)
+    plain.loss.linear = LinearLoss(classes, features_first, mean, deviation)  # type: ignore[attr-defined]
 
     def penalised(params: Tree, batch: Tree) -> jax.Array:
         size: jax.Array = jnp.sum(params["weights"] ** 2) + jnp.sum(params["bias"] ** 2)

@@ -27,9 +27,19 @@ Group = tuple[Any, ...]
 """Devices that run one unit; none: where JAX puts it."""
 
 
+LEAST_CAPABILITY = 8.0
+"""Of an NVIDIA device whose matrix units our kernels use."""
+
+
 def num_devices(study: Study) -> int:
     """How many units of a study have a device of their own."""
     return len(jax.local_devices()) if study.engine == "waves" else 1
+
+
+def has_kernels() -> bool:
+    """Whether kernels of our own run here: on NVIDIA's devices from Ampere on."""
+    device = jax.devices()[0]
+    return device.platform == "gpu" and float(getattr(device, "compute_capability", None) or 0) >= LEAST_CAPABILITY
 
 
 def groups_of(study: Study, machines: Sequence[Machine], units: int) -> list[Group]:
