@@ -36,9 +36,11 @@ if TYPE_CHECKING:
 
 CLASSES = 16
 """Room for classes: what a matrix unit takes at the least."""
-CHUNK = 128
-"""Features that are taken together."""
-WARPS = 4
+CHUNK = 32
+"""Words of features that are taken together."""
+BYTES = 4
+"""Of a word, each a feature."""
+WARPS = 8
 
 
 class Sequence(NamedTuple):
@@ -112,7 +114,7 @@ def piece_loop(
 
     def run(state: State, data: Data, runs: Runs, events: Sequence, count: jax.Array) -> State:
         model = state.slots.sent.model
-        slots, seeds, width = (model["bias"].shape[k] for k in (0, 1, -1))
+        seeds, width = (model["bias"].shape[k] for k in (1, -1))
         drawn = task.draw(data, runs.keys, runs.deal, events.client, events.job)[:, :, 0]
         step = task.weighed(events.weight, runs).update * runs.hyper["server_lr"] * runs.hyper[RATE]
         if RATE in runs.clients:
@@ -121,37 +123,49 @@ def piece_loop(
         x, y = data.rows
         kernel = partial(_kernel, linear=linear, width=width, tf32=tf32, barrier=not interpret)
         whole = pl.BlockSpec(memory_space=pl.ANY) if interpret else pl.no_block_spec
-        lanes = seeds * width
-        weights, bias = _for_kernel(model, linear)
+        x, pack = _packed(x)
+        weights, bias = _for_kernel(model, linear, pack)
         weights, bias = pl.pallas_call(
             kernel,
             out_shape=[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (weights, bias)],  # type: ignore[no-untyped-call]
-            grid=(lanes,),
+            grid=(seeds * width,),
             in_specs=[whole] * 9,
             out_specs=[whole] * 2,
             input_output_aliases={7: 0, 8: 1},
             interpret=interpret,
             compiler_params=None if interpret else plgpu.CompilerParams(num_warps=WARPS, num_stages=1),
         )(count[None], events.read, events.write, step, drawn, x, y.astype(jnp.int32), weights, bias)
-        model = _from_kernel(weights, bias, linear, (slots, seeds, width))
+        model = _from_kernel(weights, bias, linear, seeds)
         return State(Version(state.slots.sent._replace(model=model)), state.acc, state.clients)
 
     return run
 
 
-def _for_kernel(model: Any, linear: LinearLoss) -> tuple[jax.Array, jax.Array]:
-    """[slots, lanes, classes, features] and [slots, lanes, classes]: a model of a run is contiguous."""
+def _for_kernel(model: Any, linear: LinearLoss, pack: int) -> tuple[jax.Array, jax.Array]:
+    """[slots, lanes, classes, pack, words] and [slots, lanes, classes]: a model of a run is contiguous."""
     weights, bias = model["weights"], model["bias"]  # [slots, seeds, …, runs]
     order = (0, 1, 4, 3, 2) if linear.features_first else (0, 1, 4, 2, 3)
     weights = weights.transpose(order)
-    bias = jnp.moveaxis(bias, -1, 2)
-    return weights.reshape(len(bias), -1, *weights.shape[3:]), bias.reshape(len(bias), -1, bias.shape[-1])
+    slots, seeds, runs, classes, features = weights.shape
+    weights = weights.reshape(slots, seeds * runs, classes, features // pack, pack)
+    return jnp.moveaxis(weights, -1, -2), jnp.moveaxis(bias, -1, 2).reshape(slots, seeds * runs, classes)
 
 
-def _from_kernel(weights: jax.Array, bias: jax.Array, linear: LinearLoss, shape: tuple[int, ...]) -> Any:
-    weights = weights.reshape(*shape, *weights.shape[2:])
+def _from_kernel(weights: jax.Array, bias: jax.Array, linear: LinearLoss, seeds: int) -> Any:
+    slots, lanes, classes, pack, words = weights.shape
+    weights = jnp.moveaxis(weights, -2, -1).reshape(slots, seeds, lanes // seeds, classes, pack * words)
     order = (0, 1, 4, 3, 2) if linear.features_first else (0, 1, 3, 4, 2)
-    return {"weights": weights.transpose(order), "bias": jnp.moveaxis(bias.reshape(*shape, -1), 2, -1)}
+    bias = bias.reshape(slots, seeds, lanes // seeds, classes)
+    return {"weights": weights.transpose(order), "bias": jnp.moveaxis(bias, 2, -1)}
+
+
+def _packed(x: jax.Array) -> tuple[jax.Array, int]:
+    """Rows as words: four bytes in each, where features are bytes and can be divided so; and how many are in one."""
+    if x.dtype != jnp.uint8:
+        return x, 1
+    if x.shape[1] % BYTES:
+        return x.astype(jnp.uint32), 1
+    return jax.lax.bitcast_convert_type(x.reshape(len(x), -1, BYTES), jnp.uint32), BYTES
 
 
 def _kernel(
@@ -172,43 +186,62 @@ def _kernel(
     tf32: bool,
     barrier: bool,
 ) -> None:
-    """The events of one run; `weights` and `bias` hold all versions, and are changed where they are."""
+    """The events of one run; `weights` and `bias` hold all versions, and are changed where they are.
+
+    All that an event reads is asked for before anything is computed, since it comes from afar.
+    """
     lane = pl.program_id(0)
     seed = lane // width
-    batch, features = drawn.shape[-1], x.shape[-1]
+    batch, words, pack = drawn.shape[-1], x.shape[-1], weights.shape[-2]
     kind = jnp.arange(CLASSES)
     there = kind < linear.classes
-    places = [k * CHUNK + jnp.arange(CHUNK) for k in range(-(-features // CHUNK))]
+    places = [k * CHUNK + jnp.arange(CHUNK) for k in range(-(-words // CHUNK))]
+    parts = [(place, j) for place in places for j in range(pack)]
 
     def dot(a: jax.Array, b: jax.Array, *, transposed: bool = False) -> jax.Array:
         precision = None if tf32 else jax.lax.Precision.HIGHEST
         product: jax.Array = plgpu.dot(a, b, trans_b=transposed, allow_tf32=tf32 or None, precision=precision)
         return product
 
-    def rows_of(rows: jax.Array, place: jax.Array) -> jax.Array:
-        found = plgpu.load(x.at[rows[:, None], place[None, :]], mask=(place < features)[None, :], other=0)
-        return linear.scaled(found)
+    def at(slot: Any, place: jax.Array, j: int) -> tuple[Any, jax.Array]:
+        """Where some weights of a version are, and which of them are there."""
+        inside = there[:, None] & (place < words)[None, :]
+        return weights.at[slot, lane, kind[:, None], j, place[None, :]], inside
+
+    def loaded(slot: Any, place: jax.Array, j: int) -> jax.Array:
+        where, inside = at(slot, place, j)
+        found: jax.Array = plgpu.load(where, mask=inside, other=0.0)
+        return found
+
+    def features(word: jax.Array, j: int) -> jax.Array:
+        """[batch, CHUNK] the j-th of each word, as numbers."""
+        if word.dtype != jnp.uint32:
+            return word
+        byte = (word >> (8 * j)) & 255 if pack > 1 else word
+        return linear.scaled(byte.astype(jnp.int32).astype(jnp.float32))
 
     def event(e: jax.Array, carry: jax.Array) -> jax.Array:
         source, target = read[e], write[e]
         rows = drawn[e, seed, :]
+        row = [
+            plgpu.load(x.at[rows[:, None], place[None, :]], mask=(place < words)[None, :], other=0) for place in places
+        ]
+        base = [loaded(source, place, j) for place, j in parts]
+        making = [loaded(MAKING, place, j) for place, j in parts]
         labels = plgpu.load(y.at[rows])
         z = jnp.zeros((CLASSES, batch), jnp.float32)
-        for place in places:
-            inside = there[:, None] & (place < features)[None, :]
-            base = plgpu.load(weights.at[source, lane, kind[:, None], place[None, :]], mask=inside, other=0.0)
-            z += dot(base, rows_of(rows, place), transposed=True)
         z += plgpu.load(bias.at[source, lane, kind], mask=there, other=0.0)[:, None]
+        for k, (_, j) in enumerate(parts):
+            z += dot(base[k], features(row[k // pack], j), transposed=True)
         z = jnp.where(there[:, None], z, -jnp.inf)
         p = jnp.exp(z - jnp.max(z, axis=0)[None, :])
         p = p / jnp.sum(p, axis=0)[None, :]
         error = (p - (kind[:, None] == labels[None, :]).astype(jnp.float32)) * (step[e, lane] / batch)
-        for place in places:
-            inside = there[:, None] & (place < features)[None, :]
-            making = plgpu.load(weights.at[MAKING, lane, kind[:, None], place[None, :]], mask=inside, other=0.0)
-            value = making - dot(error, rows_of(rows, place))
-            plgpu.store(weights.at[MAKING, lane, kind[:, None], place[None, :]], value, mask=inside)
-            plgpu.store(weights.at[target, lane, kind[:, None], place[None, :]], value, mask=inside)
+        for k, (place, j) in enumerate(parts):
+            value = making[k] - dot(error, features(row[k // pack], j))
+            for slot in (MAKING, target):
+                where, inside = at(slot, place, j)
+                plgpu.store(where, value, mask=inside)
         value = plgpu.load(bias.at[MAKING, lane, kind], mask=there, other=0.0) - jnp.sum(error, axis=1)
         plgpu.store(bias.at[MAKING, lane, kind], value, mask=there)
         plgpu.store(bias.at[target, lane, kind], value, mask=there)
