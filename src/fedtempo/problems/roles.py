@@ -61,9 +61,9 @@ def shakespeare(
     """`clients` roles with `windows` training windows each, at most, or "all"; the network is an LSTM of two layers.
 
     `seed` draws the roles. `least` is how many windows a role must have to be taken: as many as are asked for, and
-    their test rows, unless said (0: not said); with `windows="all"` it must be said. `roles="leaf"` takes long and short roles as
-    LEAF's own tools do, without `least`: with ``windows="all"`` as the paper's authors. `data_dir` is where the files
-    are, unless they are in the cache.
+    their test rows, unless said (0: not said); with `windows="all"` it must be said. `roles="leaf"` takes long and
+    short roles as LEAF's own tools do, without `least`: with ``windows="all"`` as the paper's authors. `data_dir` is
+    where the files are, unless they are in the cache.
 
     Where the files are not there, a DataMissing says which command downloads them.
 
