@@ -53,10 +53,10 @@ class LinearLoss(NamedTuple):
     mean: float
     deviation: float
 
-    def scaled(self, x: jax.Array) -> jax.Array:
-        """What bytes, as numbers up to 255, are taken for."""
-        x = x / 255
-        return x if (self.mean, self.deviation) == (0.0, 1.0) else (x - self.mean) / self.deviation
+    @property
+    def scale(self) -> tuple[float, float]:
+        """(s, m): bytes x stand for s x − m."""
+        return 1 / (255 * self.deviation), self.mean / self.deviation
 
 
 def classifier(init: Init, logits: Logits) -> Classifier:

@@ -1,13 +1,15 @@
-"""Asynchronous training of linear classifiers on an accelerator: one kernel for all events of a piece.
+"""Linear classifiers of images in bytes, on an NVIDIA device: one kernel for all events of a piece.
 
     z = W x + b,   p = softmax(z),   g = (p − onehot(y)) xᵀ / B;       making ← making − η_g ω η_l g
 
 With one step a job there is little to compute between two events, and a wave (waves.py) moves every model through the
 device's memory several times. Here a block of threads belongs to a run: it goes through the events in their order,
-reads the model from which a job starts, and writes the model of the round, some features at a time. Nothing else leaves
-the multiprocessor. The plain form is the waves'; numbers agree with it up to rounding.
+reads the model from which a job starts, and writes the model of the round. Nothing else leaves the multiprocessor. The
+plain form is the waves'; numbers agree with it up to rounding.
 
-In the kernel a model's weights are [classes, features], so that a class's weights are read in one go.
+Matrix units multiply numbers of eleven bits: bytes are such numbers, scaled after the product, and a weight in float32
+is the sum of three (`TERMS`). In the kernel a model's weights are [classes, 4, words], in the order in which a word's
+bytes are taken out of it.
 """
 
 from __future__ import annotations
@@ -36,10 +38,17 @@ if TYPE_CHECKING:
 
 CLASSES = 16
 """Room for classes: what a matrix unit takes at the least."""
-CHUNK = 32
-"""Words of features that are taken together."""
+FEATURES = 1024
+"""At most: a model has to fit into the registers of a block."""
+TERMS = {"tensorfloat32": 1, "float32": 3}
+"""Numbers of eleven bits whose sum is a weight, by the precision of a study."""
+HIGH_BITS = np.uint32(0xFFFFE000)
+"""Of a float32: those of a number of eleven bits."""
 BYTES = 4
 """Of a word, each a feature."""
+SPAN = 128
+"""Words that are taken together."""
+LEAST_SPAN = 32
 WARPS = 8
 
 
@@ -61,18 +70,19 @@ def is_fused(study: Study, task: Task) -> bool:
     linear = getattr(problem.loss, "linear", None)
     x = jax.tree.leaves(problem.rows)[0]
     return (
-        study.dtype != "float64"
+        study.dtype in TERMS
         and isinstance(linear, LinearLoss)
         and linear.classes <= CLASSES
-        and x.ndim == 2
-        and (x.dtype == np.uint8 or x.dtype == np.float32)
+        and (x.ndim, x.dtype) == (2, np.uint8)
+        and x.shape[1] % BYTES == 0
+        and x.shape[1] <= FEATURES
         and isinstance(task.server, WeightedSum)
         and task.average is None
         and task.work.correction is None
         and task.work.compression is None
         and study.local.plain
         and job.steps == 1
-        and job.batch_size in (16, 32, 64, 128)
+        and job.batch_size in (32, 64, 128)
     )
 
 
@@ -101,14 +111,14 @@ class FusedMachine(WaveMachine):
         return Sequence(*jax.device_put(tuple(map(padded, (piece.client, piece.job, piece.read, write, weight)))))
 
     def advance(self, state: State, runs: Runs, loaded: Sequence, first: int, last: int) -> State:  # type: ignore[override]
-        function = piece_loop(self.task, self._linear, tf32=self.dtype == "tensorfloat32")
+        function = piece_loop(self.task, self._linear, terms=TERMS[self.dtype])
         args = (state, self.on_device.data, runs, loaded, np.int32(last - first))
         done: State = self._compile("advance", function, *args, donate=(0,))(*args)
         return done
 
 
 def piece_loop(
-    task: Task, linear: LinearLoss, *, tf32: bool, interpret: bool = False
+    task: Task, linear: LinearLoss, *, terms: int, interpret: bool = False
 ) -> Callable[[State, Data, Runs, Sequence, jax.Array], State]:
     """The function that runs the first events of a piece."""
 
@@ -121,10 +131,10 @@ def piece_loop(
             step = step * runs.clients[RATE][events.client][:, None]
         step = jnp.tile(step.astype(model["bias"].dtype), seeds)  # [events, lanes]
         x, y = data.rows
-        kernel = partial(_kernel, linear=linear, width=width, tf32=tf32, barrier=not interpret)
+        kernel = partial(_kernel, linear=linear, width=width, terms=terms, barrier=not interpret)
         whole = pl.BlockSpec(memory_space=pl.ANY) if interpret else pl.no_block_spec
-        x, pack = _packed(x)
-        weights, bias = _for_kernel(model, linear, pack)
+        words = jax.lax.bitcast_convert_type(x.reshape(len(x), -1, BYTES), jnp.uint32)
+        weights, bias = _for_kernel(model, linear)
         weights, bias = pl.pallas_call(
             kernel,
             out_shape=[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (weights, bias)],  # type: ignore[no-untyped-call]
@@ -134,38 +144,39 @@ def piece_loop(
             input_output_aliases={7: 0, 8: 1},
             interpret=interpret,
             compiler_params=None if interpret else plgpu.CompilerParams(num_warps=WARPS, num_stages=1),
-        )(count[None], events.read, events.write, step, drawn, x, y.astype(jnp.int32), weights, bias)
+        )(count[None], events.read, events.write, step, drawn, words, y.astype(jnp.int32), weights, bias)
         model = _from_kernel(weights, bias, linear, seeds)
         return State(Version(state.slots.sent._replace(model=model)), state.acc, state.clients)
 
     return run
 
 
-def _for_kernel(model: Any, linear: LinearLoss, pack: int) -> tuple[jax.Array, jax.Array]:
-    """[slots, lanes, classes, pack, words] and [slots, lanes, classes]: a model of a run is contiguous."""
+def _for_kernel(model: Any, linear: LinearLoss) -> tuple[jax.Array, jax.Array]:
+    """[slots, lanes, classes, 4, words] and [slots, lanes, classes]: a model of a run is contiguous."""
     weights, bias = model["weights"], model["bias"]  # [slots, seeds, …, runs]
-    order = (0, 1, 4, 3, 2) if linear.features_first else (0, 1, 4, 2, 3)
-    weights = weights.transpose(order)
+    weights = weights.transpose((0, 1, 4, 3, 2) if linear.features_first else (0, 1, 4, 2, 3))
     slots, seeds, runs, classes, features = weights.shape
-    weights = weights.reshape(slots, seeds * runs, classes, features // pack, pack)
+    weights = weights.reshape(slots, seeds * runs, classes, features // BYTES, BYTES)
     return jnp.moveaxis(weights, -1, -2), jnp.moveaxis(bias, -1, 2).reshape(slots, seeds * runs, classes)
 
 
 def _from_kernel(weights: jax.Array, bias: jax.Array, linear: LinearLoss, seeds: int) -> Any:
-    slots, lanes, classes, pack, words = weights.shape
-    weights = jnp.moveaxis(weights, -2, -1).reshape(slots, seeds, lanes // seeds, classes, pack * words)
-    order = (0, 1, 4, 3, 2) if linear.features_first else (0, 1, 3, 4, 2)
+    slots, lanes, classes, _, words = weights.shape
+    weights = jnp.moveaxis(weights, -2, -1).reshape(slots, seeds, lanes // seeds, classes, BYTES * words)
     bias = bias.reshape(slots, seeds, lanes // seeds, classes)
+    order = (0, 1, 4, 3, 2) if linear.features_first else (0, 1, 3, 4, 2)
     return {"weights": weights.transpose(order), "bias": jnp.moveaxis(bias, 2, -1)}
 
 
-def _packed(x: jax.Array) -> tuple[jax.Array, int]:
-    """Rows as words: four bytes in each, where features are bytes and can be divided so; and how many are in one."""
-    if x.dtype != jnp.uint8:
-        return x, 1
-    if x.shape[1] % BYTES:
-        return x.astype(jnp.uint32), 1
-    return jax.lax.bitcast_convert_type(x.reshape(len(x), -1, BYTES), jnp.uint32), BYTES
+def _spans(words: int) -> list[tuple[int, int]]:
+    """Where the words begin that are taken together, and how many: powers of two, the last one filled up."""
+    spans, first = [], 0
+    while first < words:
+        left = words - first
+        size = min(SPAN, max(LEAST_SPAN, 1 << (left.bit_length() - 1)))
+        spans.append((first, size))
+        first += size
+    return spans
 
 
 def _kernel(
@@ -183,66 +194,68 @@ def _kernel(
     *,
     linear: LinearLoss,
     width: int,
-    tf32: bool,
+    terms: int,
     barrier: bool,
 ) -> None:
-    """The events of one run; `weights` and `bias` hold all versions, and are changed where they are.
-
-    All that an event reads is asked for before anything is computed, since it comes from afar.
-    """
+    """The events of one run; `weights` and `bias` hold all versions, and are changed where they are."""
     lane = pl.program_id(0)
     seed = lane // width
-    batch, words, pack = drawn.shape[-1], x.shape[-1], weights.shape[-2]
+    batch, words = drawn.shape[-1], x.shape[-1]
     kind = jnp.arange(CLASSES)
     there = kind < linear.classes
-    places = [k * CHUNK + jnp.arange(CHUNK) for k in range(-(-words // CHUNK))]
-    parts = [(place, j) for place in places for j in range(pack)]
+    places = [first + jnp.arange(size) for first, size in _spans(words)]
+    parts = [(k, j) for k in range(len(places)) for j in range(BYTES)]
+    scale, shift = linear.scale
 
     def dot(a: jax.Array, b: jax.Array, *, transposed: bool = False) -> jax.Array:
-        precision = None if tf32 else jax.lax.Precision.HIGHEST
-        product: jax.Array = plgpu.dot(a, b, trans_b=transposed, allow_tf32=tf32 or None, precision=precision)
-        return product
+        """The product with numbers of eleven bits."""
+        total: Any = 0.0
+        for left in reversed(range(terms)):
+            term = _high(a) if left else a
+            total += plgpu.dot(term, b, trans_b=transposed, allow_tf32=True)
+            a = a - term
+        return total  # type: ignore[no-any-return]
 
-    def at(slot: Any, place: jax.Array, j: int) -> tuple[Any, jax.Array]:
+    def at(slot: Any, k: int, j: int) -> tuple[Any, jax.Array]:
         """Where some weights of a version are, and which of them are there."""
-        inside = there[:, None] & (place < words)[None, :]
-        return weights.at[slot, lane, kind[:, None], j, place[None, :]], inside
+        inside = there[:, None] & (places[k] < words)[None, :]
+        return weights.at[slot, lane, kind[:, None], j, places[k][None, :]], inside
 
-    def loaded(slot: Any, place: jax.Array, j: int) -> jax.Array:
-        where, inside = at(slot, place, j)
-        found: jax.Array = plgpu.load(where, mask=inside, other=0.0)
-        return found
+    def loaded(slot: Any) -> list[jax.Array]:
+        """[classes, span] each: the weights of a version, part by part."""
+        found = (at(slot, k, j) for k, j in parts)
+        return [plgpu.load(where, mask=inside, other=0.0) for where, inside in found]
 
     def features(word: jax.Array, j: int) -> jax.Array:
-        """[batch, CHUNK] the j-th of each word, as numbers."""
-        if word.dtype != jnp.uint32:
-            return word
-        byte = (word >> (8 * j)) & 255 if pack > 1 else word
-        return linear.scaled(byte.astype(jnp.int32).astype(jnp.float32))
+        """[batch, span] the j-th byte of each word, as numbers."""
+        return ((word >> (8 * j)) & 255).astype(jnp.int32).astype(jnp.float32)
 
     def event(e: jax.Array, carry: jax.Array) -> jax.Array:
         source, target = read[e], write[e]
         rows = drawn[e, seed, :]
-        row = [
-            plgpu.load(x.at[rows[:, None], place[None, :]], mask=(place < words)[None, :], other=0) for place in places
-        ]
-        base = [loaded(source, place, j) for place, j in parts]
-        making = [loaded(MAKING, place, j) for place, j in parts]
+        row = [plgpu.load(x.at[rows[:, None], p[None, :]], mask=(p < words)[None, :], other=0) for p in places]
+        base = loaded(source)
         labels = plgpu.load(y.at[rows])
+        constant = plgpu.load(bias.at[source, lane, kind], mask=there, other=0.0)
         z = jnp.zeros((CLASSES, batch), jnp.float32)
-        z += plgpu.load(bias.at[source, lane, kind], mask=there, other=0.0)[:, None]
-        for k, (_, j) in enumerate(parts):
-            z += dot(base[k], features(row[k // pack], j), transposed=True)
-        z = jnp.where(there[:, None], z, -jnp.inf)
+        for part, (k, j) in zip(base, parts, strict=True):
+            z += dot(part, features(row[k], j), transposed=True)
+            if shift:
+                constant -= shift * jnp.sum(part, axis=1)
+        z = jnp.where(there[:, None], scale * z + constant[:, None], -jnp.inf)
+        making = loaded(MAKING)
         p = jnp.exp(z - jnp.max(z, axis=0)[None, :])
         p = p / jnp.sum(p, axis=0)[None, :]
         error = (p - (kind[:, None] == labels[None, :]).astype(jnp.float32)) * (step[e, lane] / batch)
-        for k, (place, j) in enumerate(parts):
-            value = making[k] - dot(error, features(row[k // pack], j))
+        moved = jnp.sum(error, axis=1)
+        for part, (k, j) in zip(making, parts, strict=True):
+            value = part - dot(scale * error, features(row[k], j))
+            if shift:
+                value += shift * moved[:, None]
             for slot in (MAKING, target):
-                where, inside = at(slot, place, j)
+                where, inside = at(slot, k, j)
                 plgpu.store(where, value, mask=inside)
-        value = plgpu.load(bias.at[MAKING, lane, kind], mask=there, other=0.0) - jnp.sum(error, axis=1)
+        value = plgpu.load(bias.at[MAKING, lane, kind], mask=there, other=0.0) - moved
         plgpu.store(bias.at[MAKING, lane, kind], value, mask=there)
         plgpu.store(bias.at[target, lane, kind], value, mask=there)
         if barrier:  # what this event has written is read by others
@@ -250,3 +263,10 @@ def _kernel(
         return carry
 
     jax.lax.fori_loop(0, count[0], event, jnp.int32(0))
+
+
+def _high(a: jax.Array) -> jax.Array:
+    """The first eleven bits of numbers: the rest is a number again."""
+    bits = jax.lax.bitcast_convert_type(a, jnp.uint32) & HIGH_BITS
+    found: jax.Array = jax.lax.bitcast_convert_type(bits, jnp.float32)
+    return found
