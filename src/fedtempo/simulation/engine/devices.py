@@ -37,9 +37,15 @@ def num_devices(study: Study) -> int:
 
 
 def has_kernels() -> bool:
-    """Whether kernels of our own run here: on NVIDIA's devices from Ampere on."""
+    """Whether kernels of our own run here: on NVIDIA's devices from Ampere on, where JAX compiles Triton's programs."""
     device = jax.devices()[0]
-    return device.platform == "gpu" and float(getattr(device, "compute_capability", None) or 0) >= LEAST_CAPABILITY
+    if device.platform != "gpu" or float(getattr(device, "compute_capability", None) or 0) < LEAST_CAPABILITY:
+        return False
+    try:
+        from jax.experimental.pallas.triton import debug_barrier, dot, load, store  # noqa: F401
+    except ImportError:  # in other versions of JAX
+        return False
+    return True
 
 
 def groups_of(study: Study, machines: Sequence[Machine], units: int) -> list[Group]:
