@@ -24,10 +24,9 @@ LIMITS = {"float32": 1e-4, "tensorfloat32": 2e-3}
 TIMES = ft.FixedTimes.spread(10, 80)
 GRID = np.geomspace(0.001, 0.1, 24).tolist()
 FORMS = {"kernel": units.has_kernels, "waves": lambda: False}
-KernelsOrWaves = str
 
 
-def trained(form: KernelsOrWaves, problem: ft.Problem, **given: Any) -> ft.History:
+def trained(form: str, problem: ft.Problem, **given: Any) -> ft.History:
     units.has_kernels = FORMS[form]
     return ft.simulate(problem, points=2, step="paper", **{"schemes": ft.AsyncFedAvg(), "times": TIMES, **given})
 
@@ -46,7 +45,7 @@ def distance(problem: ft.Problem, dtype: str) -> float:
     return float(np.linalg.norm(one - other) / np.linalg.norm(other))
 
 
-def rate(form: KernelsOrWaves, problem: ft.Problem, dtype: str, seeds: int, lr: Any, until: int) -> float:
+def rate(form: str, problem: ft.Problem, dtype: str, seeds: int, lr: Any, until: int) -> float:
     local = ft.LocalSGD(lr=lr, steps=1, batch_size=64)
     history = trained(form, problem, dtype=dtype, local=local, seeds=range(seeds), until=until)
     updates = float(history.dataset["updates"].isel(time=-1).mean()) * history.dataset["loss"].isel(time=-1).size
@@ -58,6 +57,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--until", type=int, default=8000, help="virtual time of a study; a quarter of it for waves")
+    parser.add_argument("--no-waves", action="store_true", help="the speed of the kernel alone")
     parser.add_argument("--json", type=Path, help="write every measurement there")
     options = parser.parse_args()
     if not units.has_kernels():
@@ -74,7 +74,7 @@ def main() -> None:
     for repeat in range(options.repeats + 1):
         for name, (seeds, lr) in studies.items():
             for dtype in LIMITS:
-                for form in FORMS:
+                for form in ["kernel"] if options.no_waves else FORMS:
                     until = options.until // (4 if form == "waves" else 1)
                     speed = rate(form, problem, dtype, seeds, lr, until)
                     if repeat:
