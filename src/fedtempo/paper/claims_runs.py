@@ -161,7 +161,11 @@ class Part:
         used = frozenset() if choice is None else choice.runs
         kept = [[(int(p), int(s)) not in used for s in data["seed"].values] for p in data["partition"].values]
         mask = xr.DataArray(kept, dims=("partition", "seed"))
-        return Part(self.name, History(data.map(lambda v: v.where(mask) if "partition" in v.dims else v, keep_attrs=True)), self.first)
+        return Part(
+            self.name,
+            History(data.map(lambda v: v.where(mask) if "partition" in v.dims else v, keep_attrs=True)),
+            self.first,
+        )
 
     def judged(self, values: xr.DataArray) -> xr.DataArray:
         """The values of the runs on which nothing was chosen; all of them where there is one run alone."""
