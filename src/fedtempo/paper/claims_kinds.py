@@ -147,7 +147,7 @@ def over(
     measure: Callable[[Part], Case | Iterable[Case]],
     *beside: str,
 ) -> Iterator[Case]:
-    """The cases of each part of a figure, or of what was run beside it; one that says why for a part that is not there."""
+    """The cases of each part of a figure, or of a run beside it; one that says why for a part that is not there."""
     for name in names:
         yield from tried(name, partial(_in_part, book, figure, name, measure, *beside))
 
