@@ -300,7 +300,7 @@ def test_a_study_whose_data_every_seed_deals_anew(run, tmp_path) -> None:
         np.testing.assert_array_equal(whole.dataset["loss"].sel(seed=[seed]).values, alone.values)
     code, shown, err = run("show each")
     assert (code, err) == (0, "")
-    assert "digits, 4 clients: 1 scheme × 1 weight rule × 2 seeds, each with its own data" in shown
+    assert "digits, 4 clients: 1 scheme × 1 weight rule × 1 local_lr × 2 seeds, each with its own data" in shown
     assert run("run --resume each --quiet")[0] == 0
     code, _, err = run("run each.toml --out each --set seed=0 --quiet")
     assert code != 0
