@@ -206,7 +206,9 @@ def stub(monkeypatch, level):
         labels = {"fedavg": "FedAvg", "async": "AsyncFedAvg"}
         schemes, rates = [labels[spec["name"]] for spec in table["schemes"]], table["local"]["lr"]
         asked.append({scheme: table.get("rates", {}).get(scheme, rates) for scheme in schemes})
-        history = made([[[level(s, r) for r in rates]] for s in schemes], schemes, ("time-based",), rates).dataset
+        history = made([[[level(s, r) for r in rates]] for s in schemes], schemes, ("time-based",), rates).dataset.copy(
+            deep=True
+        )
         for scheme in schemes:
             for rate in set(rates) - set(asked[-1][scheme]):
                 for name in ("loss", "diverged_at"):
@@ -246,6 +248,28 @@ def test_together_leaves_out_what_a_scheme_has(wide, tmp_path, monkeypatch):
     run_part(part, Place(tmp_path))
     every = [0.001, 0.002, 0.1, 0.2]  # the file has the smaller ones
     assert asked[1:] == [{"FedAvg": every, "AsyncFedAvg": every}]
+
+
+def test_together_leaves_out_what_a_scheme_was_run_at(wide, tmp_path, monkeypatch):
+    best = {"FedAvg": 0.05, "AsyncFedAvg": 0.05}
+    asked = stub(monkeypatch, lambda s, r: 1 + abs(np.log(r / best[s])))
+    monkeypatch.setattr(stages, "merge", merged_only)
+    part = read_figure(wide, "paper").parts[0]
+    rates = {"FedAvg": [0.02, 0.05, 0.1], "AsyncFedAvg": list(RATES)}
+    study = {**part.study, "local": {"lr": [*RATES, 0.1]}, "rates": rates}
+    run_part(replace(part, together=True, widen=1, study=study), Place(tmp_path / "together"))
+    assert asked[1:] == [{"FedAvg": [0.2], "AsyncFedAvg": [0.1, 0.2]}]
+    asked.clear()
+    run_part(replace(part, widen=1, study=study), Place(tmp_path / "each"))
+    assert asked[1:] == [{"AsyncFedAvg": [0.1, 0.2]}]
+
+
+def test_rates_that_a_file_says_by_scheme_are_replaced(wide, tmp_path):
+    """A study of the schemes that are left says nothing of the others."""
+    part = read_figure(wide, "paper").parts[0]
+    rates = {"FedAvg": [0.001], "AsyncFedAvg": [0.002]}
+    study = stages._at_rates({**part.study, "rates": rates}, {"FedAvg": [0.1]})
+    assert (study["rates"], study["local"]["lr"]) == ({"FedAvg": [0.1]}, [0.1])
 
 
 # -- beside a figure
