@@ -186,6 +186,15 @@ def test_rows_on_disk_are_refused(tmp_path):
         Redealt.of(lambda s: ft.Problem(init, lambda p, b: jnp.mean(b @ p["w"]), np.split(whole, BOUNDS)), [0, 1])
 
 
+class Foreign(ft.Problem):
+    framework = "other"
+
+
+def test_functions_of_another_framework_are_refused():
+    with pytest.raises(ft.InputError, match="made of JAX functions and rows in memory; give a function that"):
+        Redealt.of(lambda seed: Foreign(init, loss, [rows(seed, 4)]), [0, 1])
+
+
 def test_modules_are_refused():
     torch = pytest.importorskip("torch")
 

@@ -43,8 +43,17 @@ def assert_of_each(whole, make, near=0.0, **changes):
             np.testing.assert_allclose(found.values, values.values, rtol=near, atol=near, err_msg=f"{name} {seed}")
 
 
-@pytest.mark.parametrize("batch_size", [2, None])
-@pytest.mark.parametrize(("engine", "near"), [("events", 0.0), ("waves", 1e-13), ("oracle", 0.0)])
+@pytest.mark.parametrize(
+    ("engine", "near", "batch_size"),
+    [
+        ("events", 0.0, 2),
+        ("events", 0.0, None),
+        ("waves", 1e-13, 2),
+        ("waves", 1e-13, None),
+        ("oracle", 0.0, 2),
+        pytest.param("oracle", 0.0, None, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_is_that_of_the_problem_of_its_seed(engine, near, batch_size):
     """Waves measure the models of all seeds as one batch, which rounds otherwise, whatever the problem."""
     tested = "own" if batch_size else "all"
@@ -61,6 +70,7 @@ def test_models_of_waves_are_the_same_bits():
         np.testing.assert_array_equal(whole.sel(seed=[seed]).values, alone.values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["events", "waves"])
 def test_seeds_of_random_times_too(engine):
     """Each seed has a timeline of its own, and so a unit of its own."""
@@ -77,6 +87,7 @@ def test_full_gradients_of_corrections_and_clients_that_are_chosen_by_their_loss
     assert_of_each(study(dealt, **changes), dealt, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["events", "waves"])
 def test_in_32_bits_too(engine):
     changes = {"engine": engine, "dtype": "float32"}
@@ -118,6 +129,7 @@ def test_histories_are_kept_and_merged(tmp_path):
         ft.merge([whole, study(dealt, seeds=[7])])
 
 
+@pytest.mark.slow
 def test_several_problems_of_which_one_is_dealt_anew():
     found = study({"each": dealt, "one": dealt(3)})
     for name, problem in (("each", dealt), ("one", dealt(3))):
@@ -125,6 +137,7 @@ def test_several_problems_of_which_one_is_dealt_anew():
         np.testing.assert_array_equal(found.dataset["loss"].sel(problem=name), alone)
 
 
+@pytest.mark.slow
 def test_rates_find_themselves_on_all_deals():
     found = study(dealt, local=local(lr="auto"))
     given = study(dealt, local=local(lr=tuple(found.dataset["local_lr"].values.tolist())))
