@@ -125,6 +125,15 @@ def test_the_methods_make_a_study() -> None:
     assert ft.timeline(given["fix"], given["unsteady"], until=3).num_rounds == 6
 
 
+def test_every_seed_deals_the_data_anew_as_the_page_says() -> None:
+    (code,) = (block for block in blocks("docs/simulate.md", "python") if "lambda seed" in block)
+    given: dict[str, Any] = {"ft": ft}
+    exec(code, given)
+    assert given["history"].finished
+    last = given["history"].dataset["loss"].isel(scheme=0, time=-1).values.ravel()
+    assert len(set(last.tolist())) == 5
+
+
 PAGES = ("sampling", "corrections", "servers", "compensation", "solvers", "compression", "published", "availability")
 
 

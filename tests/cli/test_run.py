@@ -269,3 +269,61 @@ def test_a_compiled_program_cut_short_on_disk_is_compiled_again_without_a_word(t
     for entry in entries:
         entry.write_bytes(entry.read_bytes()[:-20])
     assert np.array_equal(losses("again"), whole)
+
+
+# -- data that every seed deals anew
+
+EACH = """
+until = 6
+points = 4
+seeds = [3, 0]
+schemes = [{ name = "async" }]
+weights = ["identical"]
+times = { times = "F80" }
+problem = { name = "digits", clients = 4, partition = "dirichlet:0.3", seed = "each" }
+local = { lr = [0.1], batch_size = 8 }
+"""
+
+
+def test_a_study_whose_data_every_seed_deals_anew(run, tmp_path) -> None:
+    (tmp_path / "each.toml").write_text(EACH)
+    code, _, err = run("run each.toml --out each --quiet")
+    assert (code, err) == (0, "")
+    whole = ft.History.load(tmp_path / "each" / "history.nc")
+    assert json.loads(whole.attrs["problem"])["arguments"]["seed"] == "each"
+    for seed in (3, 0):
+        alone = EACH.replace("seeds = [3, 0]", f"seeds = [{seed}]").replace('seed = "each"', f"seed = {seed}")
+        (tmp_path / "alone.toml").write_text(alone)
+        code, _, err = run("run alone.toml --out alone --overwrite --quiet")
+        assert (code, err) == (0, "")
+        alone = ft.History.load(tmp_path / "alone" / "history.nc").dataset["loss"]
+        np.testing.assert_array_equal(whole.dataset["loss"].sel(seed=[seed]).values, alone.values)
+    code, shown, err = run("show each")
+    assert (code, err) == (0, "")
+    assert "digits, 4 clients: 1 scheme × 1 weight rule × 1 local_lr × 2 seeds, each with its own data" in shown
+    assert run("run --resume each --quiet")[0] == 0
+    code, _, err = run("run each.toml --out each --set seed=0 --quiet")
+    assert code != 0
+    assert "each holds a study" in err
+
+
+def test_flags_say_it_too_and_other_commands_refuse_it(run, tmp_path) -> None:
+    flags = "--problem digits --clients 4 --set seed=each --lr 0.1"
+    code, _, err = run(f"run {flags} --until 2 --seeds 2 --points 2 --scheme fedavg --out x --quiet")
+    assert (code, err) == (0, "")
+    for command in (
+        f"plan {flags} --until 4 --times F80",
+        "theory --problem digits --clients 4 --set seed=each --times F80",
+    ):
+        code, out, err = run(command)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert 'problem: seed = "each" is for studies (fedtempo run)' in err
+    (tmp_path / "each.toml").write_text(
+        EACH.replace('"digits"', '"own:fixed"').replace(', partition = "dirichlet:0.3"', "")
+    )
+    (tmp_path / "own.py").write_text(
+        "import fedtempo as ft\ndef fixed(clients=4):\n    return ft.problems.digits(clients)\n"
+    )
+    code, _, err = run("run each.toml --out y")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "own:fixed takes no seed that could deal it anew" in err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -11,7 +13,9 @@ from matplotlib.figure import Figure
 
 from fedtempo.errors import InputError
 from fedtempo.paper.curves import ABOVE
-from fedtempo.paper.figure_schemes import rates_figure, schemes_figure
+from fedtempo.paper.drawing import caption, picture
+from fedtempo.paper.figure_file import read_figure
+from fedtempo.paper.figure_schemes import rates_figure, schemes_figure, steady_figure
 from fedtempo.paper.figure_steps import steps_figure
 from fedtempo.paper.figure_weights import weights_figure
 from fedtempo.paper.stages import at_own_rates, at_shared_rate
@@ -331,6 +335,35 @@ def test_the_rates_above_a_panel_are_the_best_ones() -> None:
     assert len(crosses_in(axes)) == 1
     assert texts(figure.axes[1]) == ["not run"]
     assert axes.get_xlabel() == "virtual time"
+
+
+# -- figure 4 with the stable step
+
+
+def test_every_scheme_is_drawn_at_the_rate_that_is_best_for_fedavg() -> None:
+    dataset = made(schemes=SCHEMES, rules=("time-based",))
+    for scheme, rate in zip(SCHEMES, (0.005, 0.001, 0.002, 0.001), strict=True):
+        dataset["loss"].loc[{"scheme": scheme, "local_lr": rate}] *= 0.5
+    figure = drawn(steady_figure({"cifar10-20-F0": History(dataset)}, {"cifar10-20-F0": "Here, M = 20"}, ""))
+    axes = figure.axes[0]
+    for line, scheme in zip(curves(axes), SCHEMES, strict=True):
+        drawn_at = dataset["loss"].sel(scheme=scheme, weights="time-based", local_lr=0.005).mean("seed")
+        np.testing.assert_allclose(line.get_ydata(), drawn_at)
+    (box,) = [a for a in axes.artists if hasattr(a, "get_child")]
+    said = [text.get_text() for text in box.findobj(lambda a: hasattr(a, "get_fontsize"))]
+    assert [word for word in said if word] == ["$\\eta_l$", "0.005", "0.005", "0.005", "0.005"]
+    assert texts(figure.axes[1]) == ["not run"]
+
+
+def test_the_figure_with_the_stable_step_is_drawn_by_its_file() -> None:
+    """Its caption does not say that the paper says it."""
+    file = read_figure("stable", "quick")
+    about = {"study": file.parts[0].study, "paper": file.parts[0].full}
+    parts = {n: History(h.dataset.assign_attrs(reproduction=json.dumps(about))) for n, h in quarters().items()}
+    said = caption(file, parts)
+    assert said.startswith("figure 4 once more with the stable step: every scheme at the learning rate")
+    assert "T = 3 (in full: 5 000)" in said
+    assert len(curves(drawn(picture(file, parts)).axes[0])) == 4
 
 
 # -- figures 5 to 7

@@ -297,7 +297,7 @@ def test_the_command_says_what_is_wrong(small, tmp_path, capsys, monkeypatch):
         return code, err
 
     assert refused("fig8")[0] == 2
-    assert "'fig8' is not a figure of the paper; did you mean" in refused("fig8")[1]
+    assert "'fig8' is not a figure; did you mean" in refused("fig8")[1]
     assert refused("fig2", "--scale", "huge") == (
         2,
         "fedtempo: scale: 'huge' is not known; use one of quick, paper, full\n",

@@ -125,6 +125,32 @@ def test_leafs_roles_are_those_of_its_own_sampling_and_splitting(many):
         shakespeare(40, windows="all", roles="leaf")
 
 
+def test_the_seed_draws_the_roles(many):
+    def drawn(**given):
+        return shakespeare(3, **{"windows": 30, **given}).spec()["description"]
+
+    assert drawn(seed=0) == drawn()
+    assert len({drawn(seed=seed) for seed in range(4)}) == 4
+    leaf = list(many.names)
+    random.Random(5).shuffle(leaf)
+    taken = drawn(roles="leaf", windows="all", seed=5).removeprefix("the roles ").split(", ")
+    assert [leaf.index(name) for name in taken] == sorted(leaf.index(name) for name in taken)
+    assert leaf.index(taken[-1]) < 8
+    said = shakespeare(3, windows=30, seed=2).spec()["arguments"]
+    assert (said["seed"], "seed" in shakespeare(3, windows=30).spec()["arguments"]) == (2, False)
+    with pytest.raises(InputError, match="seed"):
+        shakespeare(3, windows=30, seed="each")
+
+
+def test_a_least_of_nothing_is_as_if_it_were_not_said(many):
+    assert shakespeare(3, windows=30, least=0).spec() == shakespeare(3, windows=30).spec()
+    assert shakespeare(2, windows=30, roles="leaf", least=0).num_clients == 2
+    with pytest.raises(InputError, match="say how many windows a role must have"):
+        shakespeare(3, windows="all", least=0)
+    with pytest.raises(InputError, match="least: -1 is not"):
+        shakespeare(3, windows=30, least=-1)
+
+
 def test_long_roles_have_as_many_windows_as_are_asked_for_and_twice_the_length_of_one(many):
     for least in (1, 150, 160, 161, 1500):
         wanted = sum(len(text) - 80 >= max(least, 160) for text in many.texts)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def reproduce(
     what: Annotated[
         list[str],
-        typer.Argument(help="fig1 to fig7, claims, all; or a figure file of your own (.toml)."),
+        typer.Argument(help="fig1 to fig7, claims, all; stable; or a figure file of your own (.toml)."),
     ],
     scale: Annotated[
         str,
@@ -147,7 +147,10 @@ def _check_data(
     from fedtempo.problems.data import DATASETS
     from fedtempo.problems.data.catalogue import needed
 
-    left = [p for f in figures for p in f.parts if wanted(p) and (for_claims or not drawn_path(folder, p).is_file())]
+    def needs_data(part: Part) -> bool:
+        return bool(part.runs) if for_claims else not drawn_path(folder, part).is_file()
+
+    left = [p for f in figures for p in f.parts if wanted(p) and needs_data(p)]
     for name in dict.fromkeys(str(p.study.get("problem", {}).get("name")) for p in left):
         if name in DATASETS:
             needed(name, data_dir)

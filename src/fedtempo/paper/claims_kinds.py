@@ -145,17 +145,17 @@ def over(
     figure: str,
     names: Sequence[str],
     measure: Callable[[Part], Case | Iterable[Case]],
-    beside: str = "",
+    *beside: str,
 ) -> Iterator[Case]:
-    """The cases of each part of a figure; one that says why for a part that is not there."""
+    """The cases of each part of a figure, or of a run beside it; one that says why for a part that is not there."""
     for name in names:
-        yield from tried(name, partial(_in_part, book, figure, name, measure, beside))
+        yield from tried(name, partial(_in_part, book, figure, name, measure, *beside))
 
 
 def _in_part(
-    book: Book, figure: str, name: str, measure: Callable[[Part], Case | Iterable[Case]], beside: str
+    book: Book, figure: str, name: str, measure: Callable[[Part], Case | Iterable[Case]], *beside: str
 ) -> Case | Iterable[Case]:
-    return measure(book.part(figure, name, beside))
+    return measure(book.part(figure, name, *beside))
 
 
 def tried(name: str, measure: Callable[[], Case | Iterable[Case]]) -> Iterator[Case]:

@@ -27,7 +27,7 @@ from fedtempo.grid import RATE
 from fedtempo.paper.claims_rules import Choice, at_edge
 from fedtempo.paper.figure_file import FIGURES, RUNS, read_figure
 from fedtempo.paper.stages import load, what_was_run
-from fedtempo.problems.redealt import EACH
+from fedtempo.problems.naming import EACH
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.history.selection import at_the_end
 
@@ -161,7 +161,11 @@ class Part:
         used = frozenset() if choice is None else choice.runs
         kept = [[(int(p), int(s)) not in used for s in data["seed"].values] for p in data["partition"].values]
         mask = xr.DataArray(kept, dims=("partition", "seed"))
-        return Part(self.name, History(data.map(lambda v: v.where(mask) if "partition" in v.dims else v)), self.first)
+        return Part(
+            self.name,
+            History(data.map(lambda v: v.where(mask) if "partition" in v.dims else v, keep_attrs=True)),
+            self.first,
+        )
 
     def judged(self, values: xr.DataArray) -> xr.DataArray:
         """The values of the runs on which nothing was chosen; all of them where there is one run alone."""
@@ -333,9 +337,10 @@ class Book:
     results: Results
     _parts: dict[tuple[str, str], Part] = field(default_factory=dict)
 
-    def part(self, figure: str, name: str, beside: str = "") -> Part:
-        """A part of a figure, or in its place what was run `beside` it, if that is there."""
-        there = figure + beside if name in self.results.get(figure + beside, {}) else figure
+    def part(self, figure: str, name: str, *beside: str) -> Part:
+        """A part of a figure, or in its place the first of what was run `beside` it that is there."""
+        run = (figure + each for each in beside)
+        there = next((each for each in run if name in self.results.get(each, {})), figure)
         if name not in self.results.get(there, {}):
             raise NotRun(f"run: fedtempo reproduce {figure} --scale paper")
         if (there, name) not in self._parts:

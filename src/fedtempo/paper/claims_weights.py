@@ -59,12 +59,12 @@ def shared(part: Part) -> tuple[Runs, Runs]:
     return part.best(_ASYNC, IDENTICAL), part.best(_ASYNC, TIME_BASED, tuned_on=IDENTICAL)
 
 
-def _at_the_start(part: Part, whole: Part) -> list[Runs]:
+def _at_the_start(part: Part, whole: Part) -> tuple[Runs, Runs]:
     """The two at the rate that is best for identical on the whole of the time, without the runs that chose it."""
     best = whole.best(_ASYNC, IDENTICAL)
-    return [
-        part.without(best.choice).at(_ASYNC, rule, best.rate).chosen(best.choice) for rule in (IDENTICAL, TIME_BASED)
-    ]
+    start = part.without(best.choice)
+    first, second = (start.at(_ASYNC, rule, best.rate).chosen(best.choice) for rule in (IDENTICAL, TIME_BASED))
+    return first, second
 
 
 def own(part: Part) -> tuple[Runs, Runs]:
@@ -232,18 +232,23 @@ def faster_at_first(book: Book) -> Iterator[Case]:
 
     def early(part: Part) -> Case:
         whole = book.part("fig2", part.name, PARTITIONS)
-        pair = shared(whole) if part is whole else _at_the_start(part, whole)
+        far = shared(whole)
+        pair = far if part is whole else _at_the_start(part, whole)
         first, second = (runs.values("loss") for runs in pair)
         there = (first.isel(time=0).notnull() & second.isel(time=0).notnull()).values
         if not there.any():
             raise NotRun("no seed was run under both weight rules")
         first, second = (v.where(xr.DataArray(there, dims=first.dims[:-1])) for v in (first, second))
         mean = first.mean(first.dims[:-1])
-        descent = float(mean[0] - mean.min())
+        lowest = min(float(mean.min()), float(far[0].values("loss").mean(first.dims[:-1]).min()))
+        descent = float(mean[0]) - lowest
         if not descent > 0:
             nothing = compared(part, minus(second, first).isel(time=0), flaws=("the loss never falls",))
             return Case.of(part.name, nothing, "the loss never falls with identical weights")
-        at = int(np.argmax((mean <= mean[0] - EARLY * descent).values))
+        fallen = (mean <= mean[0] - EARLY * descent).values
+        if not fallen.any():
+            raise NotRun(f"the loss has not done {100 * EARLY:g} % of its descent by time {float(mean['time'][-1]):g}")
+        at = int(np.argmax(fallen))
         x, y = second.isel(time=at), first.isel(time=at)
         done, time = float(mean[0] - mean[at]) / descent, float(mean["time"][at])
         known(part.name, x, y)
@@ -257,7 +262,7 @@ def faster_at_first(book: Book) -> Iterator[Case]:
         )
         return Case.of(part.name, comparison, note + (", the first point of the grid" if at == 1 else ""))
 
-    yield from over(book, "fig2", DATA, early, BEGINNING)
+    yield from over(book, "fig2", DATA, early, BEGINNING, PARTITIONS)
 
 
 CLAIMS = (

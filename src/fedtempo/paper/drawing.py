@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedtempo.clock.config import ClockConfig
 from fedtempo.clock.ticks import exact
 from fedtempo.clock.times import FixedTimes
-from fedtempo.paper.figure_file import FIGURES, TEXT, Figure
+from fedtempo.paper.figure_file import FIGURES, OWN_FIGURES, TEXT, Figure
 from fedtempo.paper.stages import what_was_run
 from fedtempo.report.style import save_figure
 from fedtempo.simulation.history.history import History
@@ -37,7 +37,7 @@ def picture(figure: Figure, results: Mapping[str, History]) -> Picture:
     from fedtempo.paper.figure_weights import weights_figure
 
     drawn = {"weights": weights_figure, "steps": steps_figure, "schemes": schemes_figure, "rates": rates_figure}
-    drawn["steady"] = steady_figure
+    drawn |= {"steady": steady_figure}
     ordered = {part.name: results[part.name] for part in figure.parts if part.name in results}
     titles = {part.name: part.title for part in figure.parts}
     return drawn[figure.kind](ordered, titles=titles, note=caption(figure, ordered))
@@ -45,7 +45,8 @@ def picture(figure: Figure, results: Mapping[str, History]) -> Picture:
 
 def caption(figure: Figure, results: Mapping[str, History]) -> str:
     """What the paper says with the figure, and below it what was run."""
-    return "\n".join(filter(None, (f"The paper: {figure.says}" if figure.says else "", note(figure, results))))
+    who = "" if figure.name in OWN_FIGURES else "The paper: "
+    return "\n".join(filter(None, (who + figure.says if figure.says else "", note(figure, results))))
 
 
 def _draw_timeline(figure: Figure, path: Path) -> None:
@@ -97,6 +98,9 @@ def setting_words(history: History, full: str) -> str:
         words.append(f"rates {_values(ours['lr'])}" + _beside(ours["lr"], theirs["lr"], full))
     elif _listed(ours["lr"]) != every:
         words.append(f"rates {_values(ours['lr'])} of {len(every)}")
+    if about.get("widened"):
+        beyond = sorted({rate for rates in about["widened"] for kept in rates.values() for rate in kept})
+        words.append(f"then rates of {_values(beyond)} where the best was the last on its side")
     for key, name in (("rows", " images"), ("windows", " windows per role"), ("compute", "")):
         if run["problem"].get(key) != whole["problem"].get(key):
             words.append(f"{run['problem'].get(key, 'all')}{name}")

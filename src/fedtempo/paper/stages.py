@@ -154,7 +154,7 @@ def second_stage(part: Part, scout: History) -> Table:
 def _at_rates(study: Table, rates: dict[str, list[float]]) -> Table:
     """A study with each scheme at rates of its own."""
     every = sorted({rate for kept in rates.values() for rate in kept})
-    return replaced(study, {"local": {"lr": every}, "rates": rates})
+    return {**replaced(study, {"local": {"lr": every}}), "rates": rates}  # in the place of what it said of them
 
 
 def kept_rates(scout: History, keep: int) -> dict[str, list[float]]:

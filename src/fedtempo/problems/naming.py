@@ -30,6 +30,9 @@ PROBLEMS: Registry[Problem] = Registry(
 )
 """Problems by name."""
 
+EACH = "each"
+"""The seed of a problem in a study file that every seed of the study deals anew (redealt.py)."""
+
 
 def named(spec: Mapping[str, Any], clients: int | None = None) -> Problem:
     """The problem that a table describes; `clients`: how many client times there are, if that is known.
@@ -46,6 +49,11 @@ def named(spec: Mapping[str, Any], clients: int | None = None) -> Problem:
             f"problem: {spec!r} is not a table; give one with a name, as {{'name': 'digits', 'clients': 20}}"
         )
     table = dict(spec)
+    if table.get("seed") == EACH:
+        raise InputError(
+            f'problem: seed = "{EACH}" is for studies (fedtempo run), each seed of which deals the data; give a whole '
+            "number here"
+        )
     asked = table.pop("clients", None)
     count = clients if asked is None else asked
     takes = count is not None and PROBLEMS.takes(spec, "clients")

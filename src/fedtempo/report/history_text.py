@@ -44,8 +44,16 @@ def headline(history: History) -> str:
     size += [counted(dataset.sizes["seed"], "seed")]
     span = f"virtual time 0 to {short(dataset['time'].values[-1])}"
     how = [f"{attrs['engine']} engine" if attrs.get("engine") else "", str(attrs.get("dtype", ""))]
-    about = ", ".join(filter(None, [span, *how]))
+    own = ["each with its own data"] if _dealt_anew(problem) else []
+    about = ", ".join(filter(None, [*own, span, *how]))
     return f"{', '.join(what)}{': ' * bool(what)}{' × '.join(size)}, {about}"
+
+
+def _dealt_anew(problem: Mapping[str, Any]) -> bool:
+    """Whether every seed dealt the data (problems/redealt.py, which is not loaded to print)."""
+    arguments = problem.get("arguments")
+    said = arguments if isinstance(arguments, Mapping) else problem
+    return said.get("seed") == "each"
 
 
 def sentences(history: History, summary: Summary) -> list[str]:
