@@ -32,7 +32,7 @@ from fedtempo.simulation.engine.machine import EventMachine, Machine, OnDevice, 
 from fedtempo.simulation.engine.measures import Shares
 from fedtempo.simulation.engine.session import Unit, UnitSpec, room_for
 from fedtempo.simulation.engine.streamed import OnDisk, StreamedMachine
-from fedtempo.simulation.engine.task import SHARE, Task
+from fedtempo.simulation.engine.task import INNERMOST, OUTERMOST, SHARE, Task
 from fedtempo.training.client import ClientWork
 from fedtempo.training.server_rules import server_rule
 from fedtempo.training.solvers import STEPS, Job, LocalOptax
@@ -51,6 +51,10 @@ Made = dict[tuple[int, int, int], Compensated]
 
 Where the problem has a state, number r + the number of rules are rule r's weights at the stable step, for the state.
 """
+
+
+IDLE = 0.1
+"""A share of the time that a core may wait at the end: fewer and wider units are faster otherwise."""
 
 
 class Units(NamedTuple):
@@ -76,7 +80,13 @@ def splits_of(study: Study, cores: int) -> int:
     together = [_together(study, scheme) for scheme in study.schemes]
     units = sum(1 if one else len(study.seeds) for one in together) * len(study.static)
     runs = len(study.rules) * len(study.traced) * (len(study.seeds) if all(together) else 1)
-    return max(1, min(-(-places // units), runs))
+    least = max(1, min(-(-places // units), runs))
+
+    def idle(splits: int) -> float:
+        """The share of the time in which a place waits for the last units."""
+        return 1 - units * splits / places / -(-units * splits // places)
+
+    return next((s for s in (least, least + 1) if s <= runs and idle(s) <= IDLE), least)
 
 
 def _together(study: Study, scheme: Scheme) -> bool:
@@ -181,6 +191,7 @@ def _tasks(study: Study, made: Made) -> tuple[list[Task], dict[tuple[int, int], 
     keys: list[tuple[Any, ...]] = []
     task_of: dict[tuple[int, int], int] = {}
     average = StateAverage.of(study.problem.state_shapes) if study.problem.form.stateful else None
+    runs_axis = OUTERMOST if study.engine == "events" else INNERMOST
     for s, scheme in enumerate(study.schemes):
         options, server = (
             scheme.options,
@@ -194,7 +205,7 @@ def _tasks(study: Study, made: Made) -> tuple[list[Task], dict[tuple[int, int], 
                 job = study.local.job(static if most is None else {**static, "local_steps": most})
                 _check_form(study, job)
                 work = ClientWork(job, options.correction, options.compression)
-                tasks.append(Task(study.problem.form, work, server, average))
+                tasks.append(Task(study.problem.form, work, server, average, runs_axis))
                 keys.append(key)
             task_of[s, k] = keys.index(key)
     return tasks, task_of

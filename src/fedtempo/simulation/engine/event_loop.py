@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedtempo.problems.problem import Problem
+from fedtempo.simulation.engine.cost_model import gradient_work
 from fedtempo.simulation.engine.task import (
-    RUNS,
     SHARE,
     Data,
     JobKeys,
@@ -29,13 +30,13 @@ from fedtempo.simulation.engine.task import (
     at,
     loop,
     put,
-    take,
 )
 from fedtempo.training.server_rules import Arrival
 
-UNROLLED = 4
-GATHERED_BYTES = 1 << 22
-"""Rows that are gathered together, at most: what a processor's caches hold."""
+TOGETHER = 4
+"""Events in one step of the loop, where they are short."""
+SHORT = 4e6
+"""Operations of the gradients of a short event, at most."""
 
 
 class Events(NamedTuple):
@@ -52,45 +53,39 @@ class Events(NamedTuple):
     """[events, seeds, steps, batch]"""
 
 
-def events_per_step(task: Task, row_bytes: int) -> int:
-    """Events in one step of the loop: several, with their batches gathered at once, where a job is one small step."""
-    if task.job.steps > 1 or task.job.batch_size is None:
+def events_per_step(problem: Problem, task: Task, runs: int) -> int:
+    """Events in one step of the loop: several where they are short, so that their batches are gathered side by side.
+
+    Not with several runs: between the events of a step, all versions of their models would be copied.
+    """
+    job = task.job
+    if runs > 1 or job.steps > 1 or job.batch_size is None:
         return 1
-    fit = GATHERED_BYTES // (task.job.batch_size * row_bytes)
-    return max((per_step for per_step in (1, 4, 8, 16) if per_step <= fit), default=1)
+    return TOGETHER if gradient_work(problem, job.batch_size).operations <= SHORT else 1
 
 
 def event_loop(task: Task, per_step: int) -> Callable[[State, Data, Runs, Events, Any, Any], State]:
-    """The function that runs events `first` to `last` of a piece; `first` is a multiple of `per_step`."""
+    """The function that runs events `first` to `last` of a piece, so many in a step of the loop."""
 
     def run(state: State, data: Data, runs: Runs, events: Events, first: jax.Array, last: jax.Array) -> State:
         def one(place: Any, now: State) -> State:
             return _event(task, now, data, runs, at(events, place))
 
-        def several(number: Any, now: State) -> State:
-            begin = first + number * per_step
-            together = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, begin, per_step), events)
-            batches = take(data.rows, together.rows[:, :, 0])
-
-            def some(k: Any, now: State) -> State:
-                for step in range(UNROLLED):
-                    place = k * UNROLLED + step
-                    now = _event(task, now, data, runs, at(together, place), at(batches, place))
-                return now
-
-            return loop(0, per_step // UNROLLED, some, now)
+        def some(number: Any, now: State) -> State:
+            for k in range(per_step):
+                now = one(first + number * per_step + k, now)
+            return now
 
         if per_step == 1:
             return loop(first, last, one, state)
         steps = (last - first) // per_step
-        state = loop(0, steps, several, state)
-        return loop(first + steps * per_step, last, one, state)
+        return loop(first + steps * per_step, last, one, loop(0, steps, some, state))
 
     return run
 
 
-def _event(task: Task, state: State, data: Data, runs: Runs, event: Events, batches: Tree = None) -> State:
-    own = runs.of_client(event.client)
+def _event(task: Task, state: State, data: Data, runs: Runs, event: Events) -> State:
+    own, axis = runs.of_client(event.client), task.runs_axis
 
     def of_run(
         base: Version,
@@ -109,18 +104,18 @@ def _event(task: Task, state: State, data: Data, runs: Runs, event: Events, batc
         return jax.tree.map(partial(_either, event.closes), closed, acc), version, kept
 
     def of_seed(
-        base: Version, acc: Tree, kept: Tree, rows: jax.Array, batch: Tree, keys: JobKeys, deal: jax.Array | None
+        base: Version, acc: Tree, kept: Tree, rows: jax.Array, keys: JobKeys, deal: jax.Array | None
     ) -> tuple[Tree, Version, Tree]:
         owned = data.owned(event.client, deal)
-        stepper = task.stepper(data, owned, rows, keys, batch)
+        stepper = task.stepper(data, owned, rows, keys)
         work = partial(of_run, owned=owned, stepper=stepper, key=keys.compression)
-        over_runs = jax.vmap(work, in_axes=(RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
+        over_runs = jax.vmap(work, in_axes=(axis, axis, axis, 0, 0), out_axes=axis)
         found: tuple[Tree, Version, Tree] = over_runs(base, acc, kept, runs.hyper, task.weighed(event.weight, runs))
         return found
 
     base, kept = at(state.slots, event.read), at(state.clients, event.client)
     keys = task.keys(runs, event.client, event.job)
-    acc, version, kept = jax.vmap(of_seed)(base, state.acc, kept, event.rows, batches, keys, runs.deal)
+    acc, version, kept = jax.vmap(of_seed)(base, state.acc, kept, event.rows, keys, runs.deal)
     return State(put(state.slots, event.write, version), acc, put(state.clients, event.client, kept))
 
 

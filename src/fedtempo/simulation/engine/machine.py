@@ -26,7 +26,7 @@ from fedtempo.simulation.engine.event_loop import Events, event_loop, events_per
 from fedtempo.simulation.engine.measures import TILE, Meter, Rows, rows_of
 from fedtempo.simulation.engine.numerics import Precision, cast, kept_as, numerics
 from fedtempo.simulation.engine.program import Piece
-from fedtempo.simulation.engine.task import FULL_ROWS, RUNS, Data, Runs, State, Task, Tree
+from fedtempo.simulation.engine.task import FULL_ROWS, Data, Runs, State, Task, Tree
 from fedtempo.simulation.engine.waves import WAVES_PER_CALL, Loaded, load_waves, wave_loop, wave_starts
 from fedtempo.training.batches import batch_key, compression_key, init_key, noise_key
 
@@ -79,11 +79,6 @@ class OnDevice:
         test = self.everywhere(cast(_end_to_end([deal.test for deal in self._problem.deals]), self._dtype))
         offsets = self._problem.test_offsets
         return rows_of(test, [rows] if offsets is None else np.diff(offsets))
-
-    @cached_property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return sum(int(np.prod(x.shape[1:])) * x.dtype.itemsize for x in jax.tree.leaves(self.data.rows))
 
 
 MOST_EVENTS = 1 << 13
@@ -233,12 +228,13 @@ class CompiledMachine(Machine):
         held = loss_work(problem, TILE).held / TILE
         loss = _of_version(problem.form.evaluation)
         metrics = {name: _of_version(metric) for name, metric in problem.metric_forms.items()}
-        self.meter = Meter(loss, metrics, problem.test is not None, held, problem.test_offsets is None)
+        shared = problem.test_offsets is None
+        self.meter = Meter(loss, metrics, problem.test is not None, held, shared, task.runs_axis)
 
     def initial(self, seeds: tuple[int, ...], runs: int, num_slots: int) -> State:
         def first(make: Callable[[jax.Array], Tree]) -> Tree:
             made = [cast(make(init_key(seed)), self.dtype) for seed in seeds]
-            each = [jax.tree.map(lambda x: jnp.stack([x] * runs, axis=RUNS), tree) for tree in made]
+            each = [jax.tree.map(lambda x: jnp.stack([x] * runs, axis=self.task.runs_axis), tree) for tree in made]
             return jax.tree.map(lambda *x: jnp.stack(x), *each)
 
         model, state = first(self.problem.init), first(self.problem.initial_state)
@@ -286,7 +282,8 @@ class CompiledMachine(Machine):
 
     def model(self, state: State, slot: int) -> list[np.ndarray[Any, Any]]:
         """[seeds, …, runs] the leaves of the model in a slot, and then those of the problem's state."""
-        return [np.asarray(leaf[slot]) for leaf in jax.tree.leaves((state.slots.sent.model, state.slots.state))]
+        leaves = jax.tree.leaves((state.slots.sent.model, state.slots.state))
+        return [np.moveaxis(np.asarray(leaf[slot]), self._runs_axis(1), -1) for leaf in leaves]
 
     def grown(self, state: State, num_slots: int) -> State:
         """The same state with room for more versions."""
@@ -298,7 +295,7 @@ class CompiledMachine(Machine):
 
     def narrowed(self, state: State, kept: Sequence[int]) -> State:
         places = np.array(kept)
-        return State(*jax.tree.map(lambda leaf: leaf[..., places], tuple(state)))
+        return self._over_leaves(lambda leaf, axis: jnp.take(leaf, places, axis=axis), state)
 
     def measure_bytes(self, runs: int) -> int:
         return self.meter.at_once(runs)
@@ -310,11 +307,28 @@ class CompiledMachine(Machine):
         jax.block_until_ready(state)  # type: ignore[no-untyped-call]
 
     def saved(self, state: State) -> dict[str, NDArray[Any]]:
-        return {str(k): np.asarray(leaf) for k, leaf in enumerate(jax.tree.leaves(state))}
+        """Runs are innermost in what is saved."""
+        found = self._over_leaves(lambda leaf, axis: np.moveaxis(np.asarray(leaf), axis, -1), state)
+        return {str(k): leaf for k, leaf in enumerate(jax.tree.leaves(found))}
 
     def restored(self, state: State, saved: Mapping[str, NDArray[Any]]) -> State:
         leaves, structure = jax.tree.flatten(state)
-        return State(*jax.tree.unflatten(structure, [jnp.asarray(saved[str(k)]) for k in range(len(leaves))]))
+        found = State(*jax.tree.unflatten(structure, [saved[str(k)] for k in range(len(leaves))]))
+        return self._over_leaves(lambda leaf, axis: jnp.asarray(np.moveaxis(leaf, -1, axis)), found)
+
+    def _runs_axis(self, before: int) -> int:
+        """Of a leaf that has so many axes before the model's own."""
+        axis = self.task.runs_axis
+        return axis if axis < 0 else before + axis
+
+    def _over_leaves(self, function: Callable[[Any, int], Any], state: State) -> State:
+        """A function of the leaves and their axes of runs."""
+
+        def over(part: Tree, before: int) -> Tree:
+            axis = self._runs_axis(before)
+            return jax.tree.map(lambda leaf: function(leaf, axis), part)
+
+        return State(*map(over, state, (2, 1, 2)))
 
 
 def _of_version(function: Callable[[Tree, Tree, Tree], Any]) -> Callable[[tuple[Tree, Tree], Tree], Any]:
@@ -325,12 +339,11 @@ def _of_version(function: Callable[[Tree, Tree, Tree], Any]) -> Callable[[tuple[
 class EventMachine(CompiledMachine):
     """Event by event (event_loop.py)."""
 
-    @cached_property
-    def events_per_step(self) -> int:
-        return events_per_step(self.task, self.on_device.row_bytes)
+    events_per_step = 1
 
     def tune(self, firsts: Iterable[Piece], runs: int) -> None:
-        """Nothing depends on the programs here."""
+        """How many events make a step depends on the number of runs."""
+        self.events_per_step = events_per_step(self.problem, self.task, runs)
 
     def load(self, piece: Piece, capacity: int, runs: Runs) -> Events:
         room = capacity - piece.num_events

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtempo.clock.times import Floats
-from fedtempo.simulation.engine.task import RUNS, Tree, at, loop, take
+from fedtempo.simulation.engine.task import INNERMOST, Tree, at, loop, take
 
 Function = Callable[[Any, Any], Any]
 
@@ -86,24 +86,32 @@ def _tiles(first: NDArray[np.int64], number: NDArray[np.int64], length: int) -> 
     return Tiles(*(jnp.asarray(x, dtype=jnp.int32) for x in (start, group, np.arange(length))))
 
 
-def group_means(functions: Sequence[Function], params: Tree, rows: Rows, row_bytes: float = 0.0) -> jax.Array:
-    """[functions, groups, runs] the mean over each group's rows, of models [… a leaf, runs].
+def group_means(
+    functions: Sequence[Function], params: Tree, rows: Rows, row_bytes: float = 0.0, axis: int = INNERMOST
+) -> jax.Array:
+    """[functions, groups, runs] the mean over each group's rows, of models whose runs lie on an axis.
 
     `row_bytes`: about what lies between the layers of a model for one row.
     """
-    runs = jax.tree.leaves(params)[0].shape[RUNS]
+    runs = jax.tree.leaves(params)[0].shape[axis]
     sums = jnp.zeros((rows.size.shape[0], len(functions), runs), dtype=jnp.result_type(float))
     for tiles in rows.tiles:
-        sums = _added(functions, params, rows.rows, tiles, sums, row_bytes)
+        sums = _added(functions, params, rows.rows, tiles, sums, row_bytes, axis)
     return jnp.moveaxis(sums / rows.size[:, None, None].astype(sums.dtype), 0, 1)
 
 
 def _added(
-    functions: Sequence[Function], params: Tree, rows: Tree, tiles: Tiles, sums: jax.Array, row_bytes: float
+    functions: Sequence[Function],
+    params: Tree,
+    rows: Tree,
+    tiles: Tiles,
+    sums: jax.Array,
+    row_bytes: float,
+    axis: int,
 ) -> jax.Array:
     """Sums over groups [groups, functions, runs], with those over the rows of `tiles` added."""
     together = tiles_at_once(rows, tiles, sums.shape[-1], row_bytes)
-    return added(functions, params, rows, tiles, sums, row_bytes, together, tiles.start.shape[0])
+    return added(functions, params, rows, tiles, sums, row_bytes, together, tiles.start.shape[0], axis)
 
 
 def added(
@@ -115,6 +123,7 @@ def added(
     row_bytes: float,
     together: int,
     total: Any,
+    axis: int,
 ) -> jax.Array:
     """As `_added`, so many tiles together; the first `total` count."""
 
@@ -123,7 +132,7 @@ def added(
         inside = place < total
         place = jnp.minimum(place, total - 1)
         batches = take(rows, tiles.start[place][:, None] + tiles.span)
-        return _with_tiles(functions, params, batches, tiles.group[place], inside, now, row_bytes)
+        return _with_tiles(functions, params, batches, tiles.group[place], inside, now, row_bytes, axis)
 
     return loop(0, -(-tiles.start.shape[0] // together), add, sums)
 
@@ -136,6 +145,7 @@ def _with_tiles(
     inside: jax.Array,
     sums: jax.Array,
     row_bytes: float,
+    axis: int,
 ) -> jax.Array:
     """Sums over groups [groups, functions, runs], with those of some tiles added: [tiles, rows of each, …] a leaf."""
     together, length = jax.tree.leaves(batches)[0].shape[:2]
@@ -149,9 +159,9 @@ def _with_tiles(
         return jax.vmap(of_tile)(batches)
 
     if at_once >= runs:
-        means = jax.vmap(of_run, in_axes=(RUNS, None), out_axes=-1)(params, batches)
+        means = jax.vmap(of_run, in_axes=(axis, None), out_axes=-1)(params, batches)
     else:
-        first = jax.tree.map(lambda x: jnp.moveaxis(x, RUNS, 0), params)
+        first = jax.tree.map(lambda x: jnp.moveaxis(x, axis, 0), params)
         means = jnp.moveaxis(jax.lax.map(lambda model: of_run(model, batches), first, batch_size=at_once), 0, -1)
     values = jnp.where(inside[:, None, None], means * length, 0)
     return sums + jax.ops.segment_sum(values, group, num_segments=sums.shape[0], indices_are_sorted=True)
@@ -181,6 +191,8 @@ class Meter:
     """About what lies between the layers of a model for one row."""
     shared_test: bool = True
     """Whether the test rows are everybody's; if not, clients have their own."""
+    runs_axis: int = INNERMOST
+    """Where runs lie in a leaf of the model."""
 
     def at_once(self, runs: int) -> int:
         """About how many bytes a measure of so many models holds between their layers."""
@@ -192,8 +204,16 @@ class Meter:
         """Per-client losses, and what is measured once for all; `deal` is which of the deals each seed has."""
         model = at(slots, slot)
         held = self.held(model)
-        clients = jax.vmap(lambda m, d: group_means(self.on_train, m, train.of_deal(d), held))(model, deal)
+        clients = self._means(self.on_train, model, train, deal, held)
         return self.named(clients, model, test, deal)
+
+    def _means(
+        self, functions: Sequence[Function], model: Tree, rows: Rows, deal: jax.Array | None, held: float
+    ) -> jax.Array:
+        def of_seed(model: Tree, deal: jax.Array | None) -> jax.Array:
+            return group_means(functions, model, rows.of_deal(deal), held, self.runs_axis)
+
+        return jax.vmap(of_seed)(model, deal)
 
     def held(self, model: Tree) -> float:
         """About what lies between the layers for one row, of models [seeds, …]: all seeds are looked at together."""
@@ -214,7 +234,7 @@ class Meter:
         assert test is not None
         held, on_test = self.held(model), [self.loss, *self.metrics.values()]
         # [seeds, functions, groups, runs]
-        means = jax.vmap(lambda m, d: group_means(on_test, m, test.of_deal(d), held))(model, deal)
+        means = self._means(on_test, model, test, deal, held)
         names = ["loss", *self.metrics]
         if self.shared_test:
             return out | {f"test_{name}": means[:, k, 0] for k, name in enumerate(names)}

@@ -128,7 +128,7 @@ class StreamedMachine(EventMachine):
     def measure(self, state: State, runs: Runs, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         versions = (state.slots.sent.model, state.slots.state)
         train, test = self.on_device.train, self.on_device.test
-        seeds, num_runs = (jax.tree.leaves(versions)[0].shape[k] for k in (1, -1))
+        seeds, num_runs = len(runs.keys), len(runs.rule)
         held = self.meter.row_bytes * seeds
         at_once = [tiles_at_once(self.problem.rows, tiles, num_runs, held) for tiles in train.tiles]
         if all(len(tiles.start) <= together for tiles, together in zip(train.tiles, at_once, strict=True)):
@@ -170,7 +170,9 @@ class StreamedMachine(EventMachine):
         self, together: int, model: Tree, rows: Tree, tiles: Tiles, total: jax.Array, sums: jax.Array
     ) -> jax.Array:
         functions, held = self.meter.on_train, self.meter.held(model)
-        return jax.vmap(lambda m, now: added(functions, m, rows, tiles, now, held, together, total))(model, sums)
+        return jax.vmap(
+            lambda m, now: added(functions, m, rows, tiles, now, held, together, total, self.task.runs_axis)
+        )(model, sums)
 
     def _measures(self, sums: jax.Array, size: jax.Array, model: Tree, test: Rows | None) -> dict[str, jax.Array]:
         clients = jnp.moveaxis(sums / size[:, None, None].astype(sums.dtype), 1, 2)

@@ -1,7 +1,8 @@
 """What all compiled engines share: the state that they carry, a job's gradients, the layout of runs.
 
-A leaf of the model of shape (…) is held as [slots, seeds, …, runs]: runs that share a batch lie innermost, so that the
-products of one batch with many models become one product.
+The products of one batch with the models of many runs are one product. So that no model has to be transposed for it, a
+leaf of shape (…) is held as [slots, seeds, runs, …] on processors and as [slots, seeds, …, runs] on accelerators: runs
+lie `OUTERMOST` or `INNERMOST`. Shapes that say [seeds, …, runs] mean either.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from fedtempo.training.server_rules import Arrival, LinearRule, ServerRule
 from fedtempo.training.solvers import STEPS, Answer, Hyper, Job, Params, Sent, Stepper
 from fedtempo.training.state_average import StateAverage, Values
 
-RUNS = -1
+OUTERMOST, INNERMOST = 0, -1
+"""Axes of runs, among the axes of a model."""
 SHARE = "importance"
 FULL_ROWS = 256
 """Rows that a full gradient takes at once."""
@@ -128,6 +130,8 @@ class Task:
     server: ServerRule
     average: StateAverage | None = None
     """What the server does with the problem's state; None if it has none."""
+    runs_axis: int = INNERMOST
+    """Where runs lie in a leaf of the model."""
 
     @property
     def job(self) -> Job:
@@ -149,13 +153,13 @@ class Task:
 
         return jax.vmap(event)(client, job)
 
-    def stepper(self, data: Data, own: Owned, rows: jax.Array, keys: JobKeys, batch: Tree = None) -> Stepper:
-        """(θ, k, s) → gradient of the k-th step of a job whose rows, or whose only batch, are known; and the next s."""
+    def stepper(self, data: Data, own: Owned, rows: jax.Array, keys: JobKeys) -> Stepper:
+        """(θ, k, s) → gradient of the k-th step of a job whose rows are known; and the next s."""
         if self.job.batch_size is None:
             return lambda params, k, state: (full_gradient(self.loss.function, data, own, params), state)
 
         def step(params: Params, k: Any, state: Tree) -> tuple[Params, Tree]:
-            here = take(data.rows, rows[k]) if batch is None else batch
+            here = take(data.rows, rows[k])
             key = None if keys.loss is None else step_key(keys.loss, k)
             found: tuple[Params, Tree] = jax.grad(self.loss.training, has_aux=True)(params, here, key, state)
             return found
@@ -241,17 +245,16 @@ class Task:
         making.
         """
         places = jnp.array([MAKING, FIRST])
-        acc = _over_seeds_and_runs(self.start, params, state)
-        first = _over_seeds_and_runs(self.version, params, acc)
+        acc = self._over_seeds_and_runs(self.start, params, state)
+        first = self._over_seeds_and_runs(self.version, params, acc)
         slots = jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype).at[places].set(x), first)
         clients = jax.tree.map(
-            lambda x: jnp.repeat(x[None], num_clients, axis=0), _over_seeds_and_runs(self.work.start, params)
+            lambda x: jnp.repeat(x[None], num_clients, axis=0), self._over_seeds_and_runs(self.work.start, params)
         )
         return State(slots, jax.tree.map(jnp.copy, acc), clients)  # a compiled call may be given no buffer twice
 
-
-def _over_seeds_and_runs(function: Callable[..., Tree], *given: Tree) -> Tree:
-    return jax.vmap(jax.vmap(function, in_axes=RUNS, out_axes=RUNS))(*given)
+    def _over_seeds_and_runs(self, function: Callable[..., Tree], *given: Tree) -> Tree:
+        return jax.vmap(jax.vmap(function, in_axes=self.runs_axis, out_axes=self.runs_axis))(*given)
 
 
 def loop(first: Any, last: Any, body: Callable[[Any, T], T], start: T) -> T:

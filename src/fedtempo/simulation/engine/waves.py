@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from fedtempo.simulation.engine.program import MAKING, NOBODYS, Piece
 from fedtempo.simulation.engine.task import (
-    RUNS,
     SHARE,
     Data,
     JobKeys,
@@ -138,6 +137,7 @@ def _answers(
     task: Task, base: Version, state: State, data: Data, runs: Runs, wave: _Lanes
 ) -> tuple[Answer, Tree, Tree]:
     """[width, seeds, …, runs] what the clients of a wave send back, what they keep, and the problem's state."""
+    axis = task.runs_axis
 
     def of_lane(base: Version, kept: Tree, lane: _Lanes) -> tuple[Answer, Tree, Tree]:
         own = runs.of_client(lane.client)
@@ -151,7 +151,7 @@ def _answers(
             def of_run(base: Version, kept: Tree, hyper: dict[str, jax.Array]) -> tuple[Answer, Tree, Tree]:
                 return task.answer(data, owned, stepper, base, kept, hyper, own, keys.compression)
 
-            return jax.vmap(of_run, in_axes=(RUNS, RUNS, 0), out_axes=RUNS)(base, kept, runs.hyper)
+            return jax.vmap(of_run, in_axes=(axis, axis, 0), out_axes=axis)(base, kept, runs.hyper)
 
         return jax.vmap(of_seed)(base, kept, lane.rows, task.keys(runs, lane.client, lane.job), runs.deal)
 
@@ -167,10 +167,10 @@ def _kept(state: State, data: Data, wave: _Lanes, kept: Tree) -> Tree:
 
 
 def _wave(task: Task, state: State, data: Data, runs: Runs, wave: _Lanes) -> State:
-    rule = cast(LinearRule, task.server)
+    rule, axis = cast(LinearRule, task.server), task.runs_axis
 
     def step(answer: Answer, weight: jax.Array) -> Tree:
-        over_runs = jax.vmap(rule.step, in_axes=(RUNS, 0, 0), out_axes=RUNS)
+        over_runs = jax.vmap(rule.step, in_axes=(axis, 0, 0), out_axes=axis)
         return jax.vmap(over_runs, in_axes=(0, None, None))(answer.change, weight, runs.hyper)
 
     # The model in the making is read and written with the others: as a value of its own it would cost two more kernels.
@@ -189,6 +189,7 @@ def _wave(task: Task, state: State, data: Data, runs: Runs, wave: _Lanes) -> Sta
 
 def _wave_in_order(task: Task, state: State, data: Data, runs: Runs, wave: _Lanes) -> State:
     """The clients' work at once, the server's one after the other."""
+    axis = task.runs_axis
     base: Version = jax.tree.map(lambda x: x.at[wave.read].get(mode="promise_in_bounds"), state.slots)
     answers, kept, states = _answers(task, base, state, data, runs, wave)
 
@@ -204,7 +205,7 @@ def _wave_in_order(task: Task, state: State, data: Data, runs: Runs, wave: _Lane
             version, closed = task.close(added, hyper)
             return added, closed, version
 
-        over_runs = jax.vmap(of_run, in_axes=(RUNS, RUNS, RUNS, RUNS, 0, 0), out_axes=RUNS)
+        over_runs = jax.vmap(of_run, in_axes=(axis, axis, axis, axis, 0, 0), out_axes=axis)
         over_seeds = jax.vmap(over_runs, in_axes=(0, 0, 0, 0, None, None))
         added, closed, version = over_seeds(acc, answer, own, base, event.weight, runs.hyper)
         closes = event.active & (event.write != NOBODYS)
