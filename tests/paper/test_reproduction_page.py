@@ -55,6 +55,13 @@ def test_figures_are_found_with_their_scale(found) -> None:
     assert list(found.own) == [HOSTILE]
 
 
+def test_what_was_run_beside_a_figure_is_no_figure(tmp_path) -> None:
+    for name in ("fig2-mnist.nc", "fig2-mnist.beginning.nc", "fig2-mnist.authors.beginning.nc"):
+        shutil.copy(RESULTS / name, tmp_path)
+    found = read_reproduction(tmp_path)
+    assert (list(found.results), found.own) == (["fig2"], {})
+
+
 def test_statements_stand_in_a_table_and_beside_their_figure(found, page) -> None:
     (claims,) = claims_of(found).values()
     ran = [claim for claim in claims if claim.verdict.word != "not run"]

@@ -93,7 +93,7 @@ def read_reproduction(folder: Path) -> Reproduction:
     for path, history in there.items():
         about = what_was_run(history)
         is_text = about.get("figure") in FIGURES and about["setting"] == TEXT
-        if not is_text and not path.stem.endswith(".scout"):
+        if not is_text and "run" not in about and not path.stem.endswith(".scout"):
             setting = "" if about["setting"] == TEXT else f", {SETTINGS.get(about['setting'], about['setting'])}"
             own.setdefault(f"{about.get('figure')}{setting}", {})[str(about.get("part"))] = history
     return Reproduction(folder, scale, tuple(figures), results, own)
@@ -112,7 +112,7 @@ def _scale_of(there: Mapping[Path, History]) -> str:
 
 def claims_of(found: Reproduction) -> Judged:
     """The paper's statements, judged by what is there, for each setting; none where nothing is of the paper's."""
-    return {setting: judge(results) for setting, results in stored(found.folder).items()}
+    return {setting: judge(results, setting) for setting, results in stored(found.folder).items()}
 
 
 def figure_document(figure: Figure, results: Mapping[str, History], folder: Path) -> WebPage:
@@ -121,7 +121,7 @@ def figure_document(figure: Figure, results: Mapping[str, History], folder: Path
     claims: Judged = {}
     if figure.name in FIGURES and results:
         setting = str(what_was_run(next(iter(results.values()))).get("setting", "text"))
-        claims = {setting: _carried(figure, judge({figure.name: dict(results)}))}
+        claims = {setting: _carried(figure, judge({figure.name: dict(results)}, setting))}
     return reproduction_document(found, claims, title=f"{figure.title} ({figure.scale})")
 
 
