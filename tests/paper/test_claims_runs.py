@@ -304,6 +304,13 @@ def test_without_its_own_runs_the_beginning_is_that_of_the_partitions():
     assert alone.verdict.word == "holds"
 
 
+def test_a_best_rate_at_the_edge_of_the_whole_keeps_the_beginning_undecided():
+    edge = dict.fromkeys(DATA, dealt_by(range(20), rates=(0.01, 0.1)))
+    found = claim(9, {"fig2.partitions": edge, "fig2.beginning": begun()})
+    assert found.verdict.word == "seen"
+    assert found.verdict.reasons == ("best rate at the edge",)
+
+
 def test_what_is_left_to_run_is_said_with_its_setting():
     found = judge({"fig2.beginning": begun()}, "authors")
     command = "run: fedtempo reproduce fig2 --scale paper --setting authors"
