@@ -13,7 +13,7 @@ import pytest
 from fedtempo.paper.claims import judge, markdown, stored
 from fedtempo.paper.drawing import draw
 from fedtempo.paper.figure_file import FIGURES, read_figure
-from fedtempo.paper.stages import drawn_path, load, path_of, second_stage, what_was_run
+from fedtempo.paper.stages import drawn_path, load, missing_rates, path_of, second_stage, what_was_run
 from fedtempo.simulation.history.history import History
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +51,19 @@ def test_what_was_run_beside_figures_is_what_their_files_say(setting):
         history = load(path)
         assert history.finished
         assert what_was_run(history)["study"] == there[path]
+
+
+def test_best_rates_on_the_page_are_those_of_the_results_beside_it():
+    """A star where no worse one was run beyond."""
+    page = (DOCS / "reproduction.md").read_text(encoding="utf-8")
+    for part in read_figure("fig4", "paper").parts:
+        history = load(path_of(RESULTS, part))
+        open_ended = missing_rates(history, part.full["local"]["lr"], load(path_of(RESULTS, part, "scout")))
+        best = history.best().dataset
+        schemes = ("FedAvg", "AsyncFedAvg", "FedFix(1/2)", "FedBuff(10)")
+        rates = [f"{float(best['local_lr'].sel(scheme=s).item()):g}{'*' * (s in open_ended)}" for s in schemes]
+        data, times, clients = part.title.split(", ")
+        assert f"| {data}, {clients}, {times} | {' | '.join(rates)} |" in page
 
 
 @pytest.mark.slow

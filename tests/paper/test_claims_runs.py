@@ -315,9 +315,7 @@ def test_what_is_left_to_run_is_said_with_its_setting():
     found = judge({"fig2.beginning": begun()}, "authors")
     command = "run: fedtempo reproduce fig2 --scale paper --setting authors"
     assert {case.note for case in found[0].cases} == {command}
-    assert {case.note for case in found[8].cases} == {
-        f"the beginning was run, but not the whole, which says the rate; {command}"
-    }
+    assert {case.note for case in found[8].cases} == {f"{command} (for the rate; the beginning is there)"}
     assert found[8].verdict.word == "not run"
     assert judge({})[0].cases[0].note == "run: fedtempo reproduce fig2 --scale paper"
 

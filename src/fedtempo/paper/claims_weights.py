@@ -238,7 +238,7 @@ def faster_at_first(book: Book) -> Iterator[Case]:
         try:
             whole = book.part("fig2", part.name, PARTITIONS)
         except NotRun as missing:
-            raise NotRun(f"the beginning was run, but not the whole, which says the rate; {missing}") from None
+            raise NotRun(f"{missing} (for the rate; the beginning is there)") from None
         far = shared(whole)
         pair = far if part is whole else _at_the_start(part, whole)
         first, second = (runs.values("loss") for runs in pair)

@@ -15,7 +15,7 @@ from fedtempo.errors import DataMissing, InputError
 from fedtempo.paper.claims import Claim, interval, judge, measured, show_claims, stored, tally, why
 from fedtempo.paper.claims_runs import SETTINGS
 from fedtempo.paper.drawing import note
-from fedtempo.paper.figure_file import FIGURES, SCALES, TEXT, Figure, read_figure
+from fedtempo.paper.figure_file import FIGURES, OWN_FIGURES, SCALES, TEXT, Figure, read_figure
 from fedtempo.paper.stages import KEY, drawn_path, load, path_of, shared_rate, what_was_run
 from fedtempo.report.browser.document import WebPage, document, escape
 from fedtempo.report.browser.history import SCRIPTS, charts_html, scheme_names
@@ -264,7 +264,8 @@ def _figure_section(
         for judged in claims.values()
         for c in _carried(figure, judged)
     )
-    named = figure.name if figure.name in FIGURES else f"{figure.name}.toml"
+    named = figure.name if figure.name in (*FIGURES, *OWN_FIGURES) else f"{figure.name}.toml"
+    named += f" --setting {figure.setting}" if figure.setting != TEXT else ""
     missing = [part.title for part in figure.parts if part.name not in parts]
     return section(
         f"{figure.title} ({figure.place})",
@@ -281,13 +282,13 @@ def _figure_section(
 
 
 def _settings(parts: Mapping[str, History]) -> list[str]:
-    """What each part was run with, and what it is in the paper."""
+    """What each part was run with, and what it is in the paper, or in full."""
     found = []
     for name, history in parts.items():
         about = what_was_run(history)
         tables = [
             settings_html(about["study"], "As run"),
-            settings_html(about["paper"], "In the paper"),
+            settings_html(about["paper"], "In the paper" if about.get("figure") in FIGURES else "In full"),
         ]
         found.append(f'<h3>{escape(name)}</h3><div class="panels">{"".join(f"<div>{t}</div>" for t in tables)}</div>')
     return [folded("Settings", *found)]
