@@ -76,6 +76,7 @@ def test_it_says_what_makes_it_again():
         assert "arguments" not in spec
         assert spec["seed"] == EACH
     assert Redealt.of(dealt, [0, 1]).spec()["seed"] == EACH
+    assert "description" not in Redealt.of(lambda seed: dealt(seed, description=f"deal {seed}"), [0, 1]).spec()
 
 
 def test_it_is_sent_to_other_processes():
