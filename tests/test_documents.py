@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedtempo.paper.claims import judge, markdown, stored
+from fedtempo.paper.drawing import draw
 from fedtempo.paper.figure_file import FIGURES, read_figure
-from fedtempo.paper.stages import load, path_of, second_stage, what_was_run
+from fedtempo.paper.stages import drawn_path, load, missing_rates, path_of, second_stage, what_was_run
 from fedtempo.simulation.history.history import History
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +22,7 @@ RESULTS = DOCS / "reproduction"
 
 
 def test_the_page_of_claims_is_judged_from_the_results_beside_it():
-    found = {setting: judge(results) for setting, results in stored(RESULTS).items()}
+    found = {setting: judge(results, setting) for setting, results in stored(RESULTS).items()}
     page = (DOCS / "claims.md").read_text(encoding="utf-8")
     assert page == markdown(found), "fedtempo reproduce claims --from-results docs/reproduction --out docs"
 
@@ -40,10 +41,49 @@ def test_results_were_run_in_the_setting_of_their_figure_files():
     assert seen >= 6
 
 
+@pytest.mark.parametrize("setting", ["text", "authors"])
+def test_what_was_run_beside_figures_is_what_their_files_say(setting):
+    parts = [part for name in FIGURES for part in read_figure(name, "paper", setting).parts]
+    there = {path_of(RESULTS, part, run): study for part in parts for run, study in part.runs.items()}
+    found = [path for path in RESULTS.glob("*.nc") if path in there]
+    assert {path.name for path in found} >= {f"fig2-mnist{'.authors' * (setting == 'authors')}.beginning.nc"}
+    for path in found:
+        history = load(path)
+        assert history.finished
+        assert what_was_run(history)["study"] == there[path]
+
+
+def test_best_rates_on_the_page_are_those_of_the_results_beside_it():
+    """A star where no worse one was run beyond."""
+    page = (DOCS / "reproduction.md").read_text(encoding="utf-8")
+    for part in read_figure("fig4", "paper").parts:
+        history = load(path_of(RESULTS, part))
+        open_ended = missing_rates(history, part.full["local"]["lr"], load(path_of(RESULTS, part, "scout")))
+        best = history.best().dataset
+        schemes = ("FedAvg", "AsyncFedAvg", "FedFix(1/2)", "FedBuff(10)")
+        rates = [f"{float(best['local_lr'].sel(scheme=s).item()):g}{'*' * (s in open_ended)}" for s in schemes]
+        data, times, clients = part.title.split(", ")
+        assert f"| {data}, {clients}, {times} | {' | '.join(rates)} |" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+def test_pictures_are_drawn_of_the_results_beside_them(name, tmp_path):
+    """By their words, which stand in the file as comments: what was run, rates, ends of axes."""
+    figure = read_figure(name, "paper")
+    results = {part.name: load(drawn_path(RESULTS, part)) for part in figure.parts}
+    draw(figure, results, tmp_path / "new.svg")
+    kept, new = (
+        re.findall("<!-- (.+) -->", p.read_text("utf-8")) for p in (RESULTS / f"{name}.svg", tmp_path / "new.svg")
+    )
+    assert len(new) > 5
+    assert kept == new, f"fedtempo reproduce {name} --scale paper --from-results docs/reproduction"
+
+
 def test_results_hold_no_paths_and_are_small():
     files = sorted(RESULTS.glob("*.nc"))
     assert files
-    assert sum(path.stat().st_size for path in files) < 4_000_000
+    assert sum(path.stat().st_size for path in files) < 8_000_000
     for path in files:
         attributes = str(History.load(path).attrs)
         assert "/work" not in attributes

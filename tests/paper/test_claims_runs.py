@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from fedtempo.paper.claims import judge
 from fedtempo.paper.claims_kinds import compared, minus
 from fedtempo.paper.claims_rules import reasons
 from fedtempo.paper.claims_runs import (
@@ -301,6 +302,22 @@ def test_without_its_own_runs_the_beginning_is_that_of_the_partitions():
     alone, beside = (claim(9, {"fig2.partitions": dealt} | more) for more in ({}, {"fig2": swapped(one_partition())}))
     assert alone.cases == beside.cases
     assert alone.verdict.word == "holds"
+
+
+def test_a_best_rate_at_the_edge_of_the_whole_keeps_the_beginning_undecided():
+    edge = dict.fromkeys(DATA, dealt_by(range(20), rates=(0.01, 0.1)))
+    found = claim(9, {"fig2.partitions": edge, "fig2.beginning": begun()})
+    assert found.verdict.word == "seen"
+    assert found.verdict.reasons == ("best rate at the edge",)
+
+
+def test_what_is_left_to_run_is_said_with_its_setting():
+    found = judge({"fig2.beginning": begun()}, "authors")
+    command = "run: fedtempo reproduce fig2 --scale paper --setting authors"
+    assert {case.note for case in found[0].cases} == {command}
+    assert {case.note for case in found[8].cases} == {f"{command} (for the rate; the beginning is there)"}
+    assert found[8].verdict.word == "not run"
+    assert judge({})[0].cases[0].note == "run: fedtempo reproduce fig2 --scale paper"
 
 
 def test_a_best_rate_that_was_not_run_at_the_beginning_is_named():

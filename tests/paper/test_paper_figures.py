@@ -351,8 +351,23 @@ def test_every_scheme_is_drawn_at_the_rate_that_is_best_for_fedavg() -> None:
         np.testing.assert_allclose(line.get_ydata(), drawn_at)
     (box,) = [a for a in axes.artists if hasattr(a, "get_child")]
     said = [text.get_text() for text in box.findobj(lambda a: hasattr(a, "get_fontsize"))]
-    assert [word for word in said if word] == ["$\\eta_l$", "0.005", "0.005", "0.005", "0.005"]
+    own = {"AsyncFedAvg": 0.001, "FedFix(1/2)": 0.002, "FedBuff(10)": 0.001}
+    assert sorted(filter(None, said)) == sorted(["$\\eta_l$", "0.005", *(f"0.005 ({rate:g})" for rate in own.values())])
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+    ends = [float(History(dataset).final().sel(scheme=s, local_lr=rate).mean()) for s, rate in own.items()]
+    np.testing.assert_allclose(sorted(float(line.get_ydata()[0]) for line in hollow), sorted(ends))
+    assert "at its own best rate, in brackets" in [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts(figure.axes[1]) == ["not run"]
+
+
+def test_ends_at_own_best_rates_are_inside_the_frame() -> None:
+    dataset = made(schemes=SCHEMES, rules=("time-based",))
+    dataset["loss"].loc[{"scheme": "FedAvg", "local_lr": 0.005}] *= 0.9
+    dataset["loss"].loc[{"scheme": "AsyncFedAvg", "local_lr": 0.001}] *= 0.01
+    axes = drawn(steady_figure({"cifar10-20-F0": History(dataset)}, {}, "")).axes[0]
+    end = float(History(dataset).final().sel(scheme="AsyncFedAvg", local_lr=0.001).mean())
+    assert axes.get_ylim()[0] <= end
+    assert any(np.isclose(line.get_ydata()[0], end) for line in axes.lines if line.get_markerfacecolor() == "white")
 
 
 def test_the_figure_with_the_stable_step_is_drawn_by_its_file() -> None:
@@ -361,7 +376,7 @@ def test_the_figure_with_the_stable_step_is_drawn_by_its_file() -> None:
     about = {"study": file.parts[0].study, "paper": file.parts[0].full}
     parts = {n: History(h.dataset.assign_attrs(reproduction=json.dumps(about))) for n, h in quarters().items()}
     said = caption(file, parts)
-    assert said.startswith("figure 4 once more with the stable step: every scheme at the learning rate")
+    assert said.startswith("Figure 4 once more with the stable step: every scheme at the learning rate")
     assert "T = 3 (in full: 5 000)" in said
     assert len(curves(drawn(picture(file, parts)).axes[0])) == 4
 

@@ -10,14 +10,16 @@ import pytest
 
 from cli.test_cli import in_process
 from fedtempo.paper.claims import why
+from fedtempo.paper.figure_file import read_figure
 from fedtempo.paper.reproduction_page import (
     _carried,
     claims_of,
+    figure_document,
     is_reproduction,
     read_reproduction,
     reproduction_document,
 )
-from fedtempo.paper.stages import KEY, load, shared_rate
+from fedtempo.paper.stages import KEY, load, shared_rate, what_was_run
 from fedtempo.simulation.history.history import History
 from simulation.test_history import study
 from support.pages import HOSTILE, data_of, rows_of, scripts_of, text_of
@@ -53,6 +55,27 @@ def test_figures_are_found_with_their_scale(found) -> None:
     assert [figure.name for figure in found.figures] == ["fig2", "fig5"], "figure 5 draws first stages of figure 4"
     assert list(found.results["fig2"]) == ["mnist", "mnist-shard"]
     assert list(found.own) == [HOSTILE]
+
+
+def test_what_was_run_beside_a_figure_is_no_figure(tmp_path) -> None:
+    for name in ("fig2-mnist.nc", "fig2-mnist.beginning.nc", "fig2-mnist.authors.beginning.nc"):
+        shutil.copy(RESULTS / name, tmp_path)
+    found = read_reproduction(tmp_path)
+    assert (list(found.results), found.own) == (["fig2"], {})
+
+
+def test_a_page_says_how_to_repeat_it_and_whose_setting_it_is(tmp_path) -> None:
+    def said(name: str, figure: str, setting: str) -> str:
+        history = load(RESULTS / "fig4-cifar10-20-F0.nc")
+        about = {**what_was_run(history), "figure": name, "setting": setting}
+        parts = {"cifar10-20-F0": History(history.dataset.assign_attrs({KEY: json.dumps(about)}))}
+        return text_of(figure_document(read_figure(figure, "paper", setting), parts, tmp_path))
+
+    paper, own = said("fig4", "fig4", "authors"), said("stable", "stable", "text")
+    assert "fedtempo reproduce fig4 --setting authors --scale paper" in paper
+    assert "fedtempo reproduce stable --scale paper" in own
+    assert ("In the paper" in paper, "In full" in paper) == (True, False)
+    assert ("In the paper" in own, "In full" in own) == (False, True)
 
 
 def test_statements_stand_in_a_table_and_beside_their_figure(found, page) -> None:

@@ -160,7 +160,22 @@ def test_a_study_is_widened_as_often_as_its_file_says(widened):
         "wide-few.more1",
         "wide-few.more2",
     ]
-    assert "then rates of 0.005, 0.01, 0.02, 0.05 where the best was the last" in note(figure, {"few": history})
+    assert "then rates beside a best one that was the last, up to 0.05" in note(figure, {"few": history})
+
+
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [
+        ([0.0002, 0.0005], ", down to 0.0002"),
+        ([0.0005, 0.005, 0.01], ", down to 0.0005, up to 0.01"),
+        ([0.0015], ""),
+    ],
+)
+def test_a_caption_says_how_far_rates_were_widened(added, said, widened):
+    figure, _, history = widened
+    about = {**what_was_run(history), "widened": [{"FedAvg": added[:1]}, {"AsyncFedAvg": added}]}
+    told = note(figure, {"few": History(history.dataset.assign_attrs(reproduction=json.dumps(about)))})
+    assert f"then rates beside a best one that was the last{said}. On " in told
 
 
 @pytest.mark.slow
@@ -342,6 +357,10 @@ def test_data_are_asked_for_where_something_is_run_beside(wide, tmp_path, capsys
     Path(wide).write_text(text.replace("[scales.quick.runs.partitions]", "[scales.quick.parts.few.runs.partitions]"))
     words = ("reproduce", wide, "--for-claims", "--out", str(tmp_path / "out"), "--quiet", "--data-dir", str(tmp_path))
     assert in_process(capsys, monkeypatch, *words)[0] == 0
+    Path(wide).write_text(Path(wide).read_text() + "[scales.quick.parts.other.runs.beginning]\nuntil = 1\n")
+    assert in_process(capsys, monkeypatch, *words)[0] == 3
+    (tmp_path / "out" / "wide-other.beginning.nc").touch()  # what is there needs none
+    assert "mnist" not in in_process(capsys, monkeypatch, *words)[2]
 
 
 PART = """
@@ -352,17 +371,35 @@ study = { problem = { name = "mnist", clients = 4 } }
 """
 
 
+NO_TABLE = "run .* of part few: 3 is not a table"
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (("runs.partitions]", "runs.partition]"), "the key 'partition' does not exist; did you mean partitions"),
         (("widen = 2", "widen = -1"), "widen: -1 is not a number of times; give a whole one from 0 on"),
+        (("widen = 2", 'widen = 1\ntogether = "no"'), "together: 'no' is neither true nor false"),
+        (
+            (
+                '[scales.quick.runs.partitions]\nseeds = [3, 5]\nproblem = { seed = "each" }',
+                "[scales.quick.runs]\npartitions = 3",
+            ),
+            NO_TABLE,
+        ),
+        (
+            (
+                "[scales.quick.parts.few.runs.beginning]\nuntil = 1\npoints = 2",
+                "[scales.quick.parts.few.runs]\nbeginning = 3",
+            ),
+            NO_TABLE,
+        ),
     ],
 )
 def test_runs_with_a_mistake_are_refused(change, said, wide):
     Path(wide).write_text(WIDE.replace(*change))
     with pytest.raises(ft.FedtempoError, match=said):
-        read_figure(wide, "paper" if "widen" in said else "quick")
+        read_figure(wide, "paper" if "widen" in change[0] else "quick")
 
 
 def figures(setting):

@@ -59,6 +59,7 @@ def test_the_fingerprint_is_that_of_all_deals_and_seeds():
     assert Redealt.of(lambda seed: dealt(9 if seed == 2 else seed), [0, 1, 2]).fingerprint() != whole
     assert Redealt.of(lambda seed: dealt(2 - seed), [0, 1, 2]).fingerprint() != whole
     assert Redealt.of(dealt, [0, 1]).fingerprint() != whole
+    assert Redealt.of(lambda seed: dealt(seed - 5), [5, 6, 7]).fingerprint() != whole
 
 
 def test_it_says_what_makes_it_again():
@@ -75,6 +76,7 @@ def test_it_says_what_makes_it_again():
         assert "arguments" not in spec
         assert spec["seed"] == EACH
     assert Redealt.of(dealt, [0, 1]).spec()["seed"] == EACH
+    assert "description" not in Redealt.of(lambda seed: dealt(seed, description=f"deal {seed}"), [0, 1]).spec()
 
 
 def test_it_is_sent_to_other_processes():

@@ -211,6 +211,7 @@ def test_a_weight_is_the_sum_of_numbers_that_matrix_units_take() -> None:
     [
         (SimpleNamespace(platform="gpu", compute_capability="9.0"), True),
         (SimpleNamespace(platform="gpu", compute_capability="7.5"), False),
+        (SimpleNamespace(platform="gpu", compute_capability="gfx942"), False),
         (SimpleNamespace(platform="gpu"), False),
         (SimpleNamespace(platform="cpu"), False),
     ],

@@ -143,12 +143,13 @@ def _check_data(
     for_claims: bool = False,
 ) -> None:
     """Refuse to begin where a data set is missing that will be needed for results that are not there."""
-    from fedtempo.paper.stages import drawn_path
+    from fedtempo.paper.stages import drawn_path, path_of
     from fedtempo.problems.data import DATASETS
     from fedtempo.problems.data.catalogue import needed
 
     def needs_data(part: Part) -> bool:
-        return bool(part.runs) if for_claims else not drawn_path(folder, part).is_file()
+        paths = [path_of(folder, part, run) for run in part.runs] if for_claims else [drawn_path(folder, part)]
+        return not all(path.is_file() for path in paths)
 
     left = [p for f in figures for p in f.parts if wanted(p) and needs_data(p)]
     for name in dict.fromkeys(str(p.study.get("problem", {}).get("name")) for p in left):
@@ -241,7 +242,7 @@ def _judge(results: Path, folder: Path, scale: str, setting: str) -> None:
     from fedtempo.paper.claims import judge, markdown, show_claims, stored
     from fedtempo.paper.figure_file import suffix
 
-    settings = {name: judge(found) for name, found in stored(results).items()}
+    settings = {name: judge(found, name) for name, found in stored(results).items()}
     if setting not in settings:
         asked = f"--scale {scale}" + (f" --setting {setting}" if suffix(setting) else "")
         raise DataMissing(f"{results}: there are no results to judge; fedtempo reproduce all {asked}")

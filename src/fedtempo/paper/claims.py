@@ -21,6 +21,7 @@ from fedtempo.paper.claims_cost import SERVED, duration
 from fedtempo.paper.claims_kinds import Case, Claim, Deciding, Question
 from fedtempo.paper.claims_rules import PARTITIONS, Verdict, Word, listed, verdicts
 from fedtempo.paper.claims_runs import SETTINGS, Book, Results, stored
+from fedtempo.paper.figure_file import TEXT
 from fedtempo.report.page import console
 from fedtempo.report.text import NONE
 
@@ -34,9 +35,9 @@ CLAIMS: tuple[Question, ...] = tuple(
 )
 
 
-def judge(results: Results) -> list[Claim]:
-    """Every claim with its cases and its verdict, in order; "not run" for what is not in the results."""
-    book = Book(results)
+def judge(results: Results, setting: str = TEXT) -> list[Claim]:
+    """Every claim with its cases and its verdict, in order; "not run" for what is not in the results of a setting."""
+    book = Book(results, setting)
     asked = [(question, tuple(question.ask(book))) for question in CLAIMS]
     tested = [(question, cases) for question, cases in asked if question.judge is None]
     found = verdicts([question.evidence(cases) for question, cases in tested])

@@ -25,7 +25,7 @@ import xarray as xr
 from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.paper.claims_rules import Choice, at_edge
-from fedtempo.paper.figure_file import FIGURES, RUNS, read_figure
+from fedtempo.paper.figure_file import FIGURES, RUNS, TEXT, read_figure, suffix
 from fedtempo.paper.stages import load, what_was_run
 from fedtempo.problems.naming import EACH
 from fedtempo.simulation.history.history import History
@@ -335,6 +335,7 @@ class Book:
     """Results, and the parts of them that were read."""
 
     results: Results
+    setting: str = TEXT
     _parts: dict[tuple[str, str], Part] = field(default_factory=dict)
 
     def part(self, figure: str, name: str, *beside: str) -> Part:
@@ -342,7 +343,8 @@ class Book:
         run = (figure + each for each in beside)
         there = next((each for each in run if name in self.results.get(each, {})), figure)
         if name not in self.results.get(there, {}):
-            raise NotRun(f"run: fedtempo reproduce {figure} --scale paper")
+            asked = f"--scale paper --setting {self.setting}" if suffix(self.setting) else "--scale paper"
+            raise NotRun(f"run: fedtempo reproduce {figure} {asked}")
         if (there, name) not in self._parts:
             first = self.results.get(f"{figure}{FIRST_STAGE}", {}).get(name)
             self._parts[there, name] = Part.of(name, self.results[there][name], first)

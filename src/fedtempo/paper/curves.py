@@ -31,6 +31,7 @@ FAINT = "#8a9099"
 _BIASED_INK = "#5e3c99"
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _MARKS_A_LINE = 4
+_HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 0.8}
 _MARK = 4.5
 HIGHEST = 3.0  # times the loss at the start: what is above says no more than that it is unstable
 _DENSE = 250  # points of a line from which on it is drawn finer
@@ -178,13 +179,21 @@ def draw_schemes(axes: Axes, curves: Sequence[Curve], every: Sequence[Curve]) ->
     mark_divergence(axes, curves)
 
 
-def draw_ends(axes: Axes, curves: Iterable[Curve]) -> None:
-    """The final values with their deviation over seeds, right of a panel; limits must be set before."""
+def draw_ends(axes: Axes, curves: Iterable[Curve], hollow: Iterable[Curve] = ()) -> None:
+    """The final values with their deviation over seeds, right of a panel; limits must be set before.
+
+    Those of `hollow` are above or below those of the same look.
+    """
     where, limits = axes.get_yaxis_transform(), axes.get_ylim()
-    for k, curve in enumerate(c for c in curves if limits[0] <= c.end <= limits[1]):
-        place, ink = 1.03 + 0.035 * k, curve.look.colour
-        mark = curve.look.mark or "o"
-        axes.plot([place], [curve.end], mark, transform=where, color=ink, markersize=3.2, clip_on=False, zorder=4)
+    ends = [(curve, fill) for group, fill in ((curves, True), (hollow, False)) for curve in group]
+    ends = [(curve, fill) for curve, fill in ends if limits[0] <= curve.end <= limits[1]]
+    looks = list(dict.fromkeys(curve.look for curve, _ in ends))
+    for curve, fill in ends:
+        place, ink = 1.03 + 0.035 * looks.index(curve.look), curve.look.colour
+        mark, inner = curve.look.mark or "o", {} if fill else _HOLLOW
+        axes.plot(
+            [place], [curve.end], mark, transform=where, color=ink, markersize=3.2, clip_on=False, zorder=4, **inner
+        )
         if math.isfinite(curve.end_deviation):
             span = np.clip([curve.end - curve.end_deviation, curve.end + curve.end_deviation], *limits)
             axes.plot([place] * 2, span, "-", transform=where, color=ink, linewidth=1.0, clip_on=False, zorder=3)

@@ -99,14 +99,20 @@ def setting_words(history: History, full: str) -> str:
     elif _listed(ours["lr"]) != every:
         words.append(f"rates {_values(ours['lr'])} of {len(every)}")
     if about.get("widened"):
-        beyond = sorted({rate for rates in about["widened"] for kept in rates.values() for rate in kept})
-        words.append(f"then rates of {_values(beyond)} where the best was the last on its side")
+        added = {rate for rates in about["widened"] for kept in rates.values() for rate in kept}
+        words.append("then rates beside a best one that was the last" + _beyond(added, every))
     for key, name in (("rows", " images"), ("windows", " windows per role"), ("compute", "")):
         if run["problem"].get(key) != whole["problem"].get(key):
             words.append(f"{run['problem'].get(key, 'all')}{name}")
     if run.get("dtype") != whole.get("dtype"):
         words.append(str(run.get("dtype", "float32")))
     return ", ".join(words)
+
+
+def _beyond(rates: set[float], grid: list[float]) -> str:
+    """How far rates go beyond the ends of a grid."""
+    down = f", down to {_number(min(rates))}" if min(rates) < min(grid) else ""
+    return down + (f", up to {_number(max(rates))}" if max(rates) > max(grid) else "")
 
 
 def _beside(ours: Any, theirs: Any, full: str) -> str:

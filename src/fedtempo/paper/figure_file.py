@@ -238,6 +238,8 @@ def _part(
     beside = (reduced.get("runs", {}), own.get("runs", {}))
     for given_runs in beside:
         _only(f"{figure}: runs of part {name}", given_runs, RUNS)
+        for run, table in given_runs.items():
+            _only(f"{figure}: run {run} of part {name}", table, None)
     runs = {run: replaced(study, *(t.get(run, {}) for t in beside)) for run in RUNS if any(run in t for t in beside)}
     for run, table in runs.items():
         _check_study(f"{figure}: run {run} of part {name}", table)
@@ -250,7 +252,7 @@ def _part(
         scout=replaced(study, reduced.get("scout", {}), own.get("scout", {})) if scouting else None,
         keep=keep,
         widen=widen,
-        together=bool(own.get("together", reduced.get("together", False))),
+        together=_said(f"{figure}: together", own.get("together", reduced.get("together", False))),
         runs=runs,
         setting=setting,
     )
@@ -259,6 +261,12 @@ def _part(
 def _counted(where: str, given: Any, least: int, what: str) -> int:
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise InputError(f"{where}: {given!r} is not a number of {what}; give a whole one from {least} on")
+    return given
+
+
+def _said(where: str, given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise InputError(f"{where}: {given!r} is neither true nor false; give one of the two")
     return given
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib import rc_context
@@ -145,8 +146,8 @@ TIMES = ("F0", "F80")
 
 
 def steady_figure(parts: Mapping[str, History], titles: Mapping[str, str], note: str) -> Figure:
-    """As `schemes_figure`, every scheme at the rate that is best for FedAvg."""
-    return schemes_figure(parts, titles, note, lambda history: at_rate_of(history, "FedAvg"))
+    """As `schemes_figure`, every scheme at the rate that is best for FedAvg; ends at its own best rate are hollow."""
+    return schemes_figure(parts, titles, note, lambda history: at_rate_of(history, "FedAvg"), at_own_rates)
 
 
 def schemes_figure(
@@ -154,12 +155,17 @@ def schemes_figure(
     titles: Mapping[str, str],
     note: str,
     chosen: Callable[[History], History] = at_own_rates,
+    beside: Callable[[History], History] | None = None,
 ) -> Figure:
-    """The parts named `{cifar10,shakespeare}-{20,50}-{F0,F80}`; panels without a title are named after them."""
+    """The parts named `{cifar10,shakespeare}-{20,50}-{F0,F80}`; panels without a title are named after them.
+
+    Rates are `chosen`; ends of schemes whose rate is another one in `beside` are hollow, and that rate is in brackets.
+    """
     looks = scheme_looks(parts.values())
     with rc_context(STYLE):
         figure, grid = panels(len(CLIENTS), len(DATA) * len(TIMES), (9.8, 5.6), note)
         drawn: list[Curve] = []
+        others: list[Curve] = []
         for d, (data, words) in enumerate(DATA.items()):
             places = {
                 f"{data}-{clients}-{times}": (r, d * len(TIMES) + c)
@@ -168,7 +174,10 @@ def schemes_figure(
             }
             best = {name: chosen(lone(parts[name])) for name in places if name in parts}
             curves = {name: scheme_curves(history, looks) for name, history in best.items()}
+            second = {name: history if beside is None else beside(lone(parts[name])) for name, history in best.items()}
+            hollow = {name: scheme_curves(second[name], _others(best[name], second[name], looks)) for name in best}
             limits_of = [curve for found in curves.values() for curve in found]
+            beyond = [_ends(curve) for found in hollow.values() for curve in found]
             for name, (r, c) in places.items():
                 axes = grid[r][c]
                 title = titles.get(name, f"{words}, {name.rsplit('-')[-1]}")
@@ -176,27 +185,45 @@ def schemes_figure(
                 if not curves.get(name):
                     blank(axes)
                     continue
-                scale_losses(axes, limits_of, 0.0)
+                scale_losses(axes, [*limits_of, *beyond], 0.0)
                 linear_time(axes, best[name].dataset["time"].values)
                 draw_schemes(axes, curves[name], limits_of)
-                draw_ends(axes, curves[name])
-                _rates(axes, best[name], looks)
+                draw_ends(axes, curves[name], hollow[name])
+                _rates(axes, best[name], looks, second[name])
                 left = f"{data}-{CLIENTS[r]}-{TIMES[0]}"
                 axes.tick_params(labelleft=name == left or not curves.get(left))
             drawn += limits_of
+            others += beyond
         for row, letter, clients in zip(grid, "ab", CLIENTS, strict=True):
             row[0].set_ylabel(f"({letter}) $M$ = {clients}\nfederated loss", fontsize=8.5)
         figure.align_ylabels([row[0] for row in grid])
         for column in zip(*grid, strict=True):
             label_below(column)
         ends = [end_handle("last tenth of the time")] if drawn else []
+        ends += [end_handle("at its own best rate, in brackets", hollow=True)] if others else []
         legend_below(figure, [*scheme_handles(looks, drawn), *ends])
     return figure
 
 
-def _rates(axes: Axes, best: History, looks: Mapping[str, Look]) -> None:
-    """The rate of each scheme beside a piece of its line, above the panel in two rows."""
-    rule = rule_of(best)
+def _rate(history: History, scheme: str) -> str:
+    """The rate of a scheme, in few letters."""
+    return rate_text(rate_of(history, scheme, rule_of(history)))
+
+
+def _others(best: History, second: History, looks: Mapping[str, Look]) -> dict[str, Look]:
+    """The schemes whose second rate is another one."""
+    return {scheme: look for scheme, look in looks.items() if _rate(second, scheme) != _rate(best, scheme)}
+
+
+def _ends(curve: Curve) -> Curve:
+    """Where a curve begins, and its final value: what an axis has to have room for where no line is drawn."""
+    mean = np.full_like(curve.mean, math.nan)
+    mean[0], mean[-1] = curve.mean[0], curve.end
+    return replace(curve, mean=mean)
+
+
+def _rates(axes: Axes, best: History, looks: Mapping[str, Look], second: History) -> None:
+    """The rate of each scheme beside a piece of its line, above the panel in two rows; in brackets its second one."""
     items: list[Artist] = []
     for scheme, look in looks.items():
         if scheme in best.dataset["scheme"].values:
@@ -213,7 +240,9 @@ def _rates(axes: Axes, best: History, looks: Mapping[str, Look]) -> None:
                     markeredgewidth=0.5,
                 )
             )
-            text = TextArea(rate_text(rate_of(best, scheme, rule)), textprops={"fontsize": SMALL, "color": INK})
+            rates = [_rate(history, scheme) for history in (best, second)]
+            words = rates[0] if rates[0] == rates[1] else f"{rates[0]} ({rates[1]})"
+            text = TextArea(words, textprops={"fontsize": SMALL, "color": INK})
             items.append(HPacker(children=[swatch, text], pad=0, sep=3, align="center"))
     half = -(-len(items) // 2)
     columns: list[Artist] = [VPacker(children=items[k::half], pad=0, sep=2, align="left") for k in range(half)]

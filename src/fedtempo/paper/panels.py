@@ -126,9 +126,10 @@ def thousands(value: float) -> str:
     return f"{value:,.0f}".replace(",", "\u2009") if abs(value) >= 1000 else f"{value:g}"
 
 
-def end_handle(label: str) -> Line2D:
+def end_handle(label: str, *, hollow: bool = False) -> Line2D:
     """What a legend shows of final values."""
-    return Line2D([], [], linestyle="", marker="o", color=INK, markersize=3.2, label=label)
+    inner = "white" if hollow else INK
+    return Line2D([], [], linestyle="", marker="o", color=INK, markerfacecolor=inner, markersize=3.2, label=label)
 
 
 def band_handle(label: str) -> Patch:

@@ -15,7 +15,7 @@ from fedtempo.errors import DataMissing, InputError
 from fedtempo.paper.claims import Claim, interval, judge, measured, show_claims, stored, tally, why
 from fedtempo.paper.claims_runs import SETTINGS
 from fedtempo.paper.drawing import note
-from fedtempo.paper.figure_file import FIGURES, SCALES, TEXT, Figure, read_figure
+from fedtempo.paper.figure_file import FIGURES, OWN_FIGURES, SCALES, TEXT, Figure, read_figure
 from fedtempo.paper.stages import KEY, drawn_path, load, path_of, shared_rate, what_was_run
 from fedtempo.report.browser.document import WebPage, document, escape
 from fedtempo.report.browser.history import SCRIPTS, charts_html, scheme_names
@@ -93,7 +93,7 @@ def read_reproduction(folder: Path) -> Reproduction:
     for path, history in there.items():
         about = what_was_run(history)
         is_text = about.get("figure") in FIGURES and about["setting"] == TEXT
-        if not is_text and not path.stem.endswith(".scout"):
+        if not is_text and "run" not in about and not path.stem.endswith(".scout"):
             setting = "" if about["setting"] == TEXT else f", {SETTINGS.get(about['setting'], about['setting'])}"
             own.setdefault(f"{about.get('figure')}{setting}", {})[str(about.get("part"))] = history
     return Reproduction(folder, scale, tuple(figures), results, own)
@@ -112,7 +112,7 @@ def _scale_of(there: Mapping[Path, History]) -> str:
 
 def claims_of(found: Reproduction) -> Judged:
     """The paper's statements, judged by what is there, for each setting; none where nothing is of the paper's."""
-    return {setting: judge(results) for setting, results in stored(found.folder).items()}
+    return {setting: judge(results, setting) for setting, results in stored(found.folder).items()}
 
 
 def figure_document(figure: Figure, results: Mapping[str, History], folder: Path) -> WebPage:
@@ -121,7 +121,7 @@ def figure_document(figure: Figure, results: Mapping[str, History], folder: Path
     claims: Judged = {}
     if figure.name in FIGURES and results:
         setting = str(what_was_run(next(iter(results.values()))).get("setting", "text"))
-        claims = {setting: _carried(figure, judge({figure.name: dict(results)}))}
+        claims = {setting: _carried(figure, judge({figure.name: dict(results)}, setting))}
     return reproduction_document(found, claims, title=f"{figure.title} ({figure.scale})")
 
 
@@ -264,7 +264,8 @@ def _figure_section(
         for judged in claims.values()
         for c in _carried(figure, judged)
     )
-    named = figure.name if figure.name in FIGURES else f"{figure.name}.toml"
+    named = figure.name if figure.name in (*FIGURES, *OWN_FIGURES) else f"{figure.name}.toml"
+    named += f" --setting {figure.setting}" if figure.setting != TEXT else ""
     missing = [part.title for part in figure.parts if part.name not in parts]
     return section(
         f"{figure.title} ({figure.place})",
@@ -281,13 +282,13 @@ def _figure_section(
 
 
 def _settings(parts: Mapping[str, History]) -> list[str]:
-    """What each part was run with, and what it is in the paper."""
+    """What each part was run with, and what it is in the paper, or in full."""
     found = []
     for name, history in parts.items():
         about = what_was_run(history)
         tables = [
             settings_html(about["study"], "As run"),
-            settings_html(about["paper"], "In the paper"),
+            settings_html(about["paper"], "In the paper" if about.get("figure") in FIGURES else "In full"),
         ]
         found.append(f'<h3>{escape(name)}</h3><div class="panels">{"".join(f"<div>{t}</div>" for t in tables)}</div>')
     return [folded("Settings", *found)]

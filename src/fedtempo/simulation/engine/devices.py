@@ -10,6 +10,7 @@ The runs and seeds of a study are dealt over units first (units.py), since units
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -39,7 +40,8 @@ def num_devices(study: Study) -> int:
 def has_kernels() -> bool:
     """Whether kernels of our own run here: on NVIDIA's devices from Ampere on, where JAX compiles Triton's programs."""
     device = jax.devices()[0]
-    if device.platform != "gpu" or float(getattr(device, "compute_capability", None) or 0) < LEAST_CAPABILITY:
+    capability = str(getattr(device, "compute_capability", ""))  # AMD's devices have a name there
+    if device.platform != "gpu" or not re.fullmatch(r"\d+\.\d+", capability) or float(capability) < LEAST_CAPABILITY:
         return False
     try:
         from jax.experimental.pallas.triton import debug_barrier, dot, load, store  # noqa: F401
