@@ -118,7 +118,7 @@ def simulated(problem: Any, study: Study, until: float) -> Lap:
 
 def studies(quick: bool, accelerated: bool) -> dict[str, Study]:
     """Sized for a few seconds each."""
-    one, grid, seeds = (600_000, 100_000, 100_000) if accelerated else (60_000, 10_000, 2_000)
+    one, grid, seeds = (600_000, 100_000, 100_000) if accelerated else (60_000, 10_000, 10_000)
     cut = 10 if quick else 1
     return {
         "fedtempo, one run": Study(1, LR, one // cut),
