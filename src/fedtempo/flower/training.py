@@ -221,8 +221,8 @@ class Training:
             events: list[Event] = []
             if in_time:
                 events, self._held = self._held, []
-                for reply in transport.replies(now):  # pull what has come back, and what has not in time
-                    events += handler.read(reply, now)  # validate it
+                replies = transport.replies(now)  # pull what has come back, and what has not in time
+                events += [event for reply in replies for event in handler.read(reply, now)]  # validate it
                 if transport.nodes_due(now):
                     events += handler.come_and_gone(transport.nodes(now), now)
                 events += handler.rested(now)  # after the nodes: the rest of a client that is gone need not end
@@ -398,7 +398,8 @@ class Training:
             factor = self._settings.server_lr * weight * found.clipped
             share = self._round_weights.value(job.client) if self._rule is not None and self._rule.tells_apart else 0.0
             base, applied = self._bases.get(job), weight * found.clipped
-            steps.append(Step(factor, found.delta, found.norm, applied, base, job.client, share, found.values, even))
+            whose = (base, job.client, share, found.values, even)
+            steps.append(Step(factor, found.delta, found.norm, applied, *whose, found.memories))
             where = (job.client, job.number, job.base, job.sent, arrived)
             updates.append(UpdateRecord(*where, weight, found.clipped, found.bytes_up, job.draws))
             contents.append(found.content)

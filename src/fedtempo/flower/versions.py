@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
-from fedtempo.flower.arrays import Arrays, finite, read, record_of
+from fedtempo.flower.arrays import Arrays, finite, read, record_of, room_for
 from fedtempo.flower.buffers import Buffers
 
 if TYPE_CHECKING:
@@ -50,6 +50,13 @@ class Step(NamedTuple):
     """v_i of the arrays that are not trained."""
     even: float = 0.0
     """The weight with which these are averaged: ω_i at the stable step."""
+    memories: Sequence[NDArray[Any]] = ()
+    """Those in which `delta` lies, where they are fewer than its arrays."""
+
+    @property
+    def parts(self) -> Sequence[NDArray[Any]]:
+        """All numbers of `delta`."""
+        return self.memories or tuple(self.delta.values())
 
     @property
     def length(self) -> float:
@@ -90,7 +97,8 @@ class Versions:
         model = self._models[self.number]
         if model.record is None:
             model.record = record_of(model.arrays)
-            model.arrays = {name: read(array) for name, array in model.record.items()}  # one memory for both
+            arrays = model.arrays
+            model.arrays = {name: read(array, arrays[name]) for name, array in model.record.items()}  # of both
         return model.record
 
     @property
@@ -129,12 +137,12 @@ class Versions:
         with np.errstate(all="ignore"):
             if self._rule is None:
                 for step in steps:
-                    for delta in step.delta.values():
-                        np.multiply(delta, step.factor, out=delta)
+                    for part in step.parts:
+                        np.multiply(part, step.factor, out=part)
             taken = list(range(len(steps)))
             while taken:
                 if self._rule is None:
-                    moved = _moved(trained, [steps[place].delta for place in taken])
+                    moved = _moved(trained, [steps[place] for place in taken])
                 else:
                     moved = self._rule.moved(trained, [steps[place] for place in taken])
                 if moved is not None:
@@ -254,17 +262,13 @@ def _kept(found: Any, theta: NDArray[Any]) -> NDArray[Any]:
     return array.view(theta.dtype).reshape(theta.shape) if theta.dtype.kind == "c" else array
 
 
-def _moved(arrays: Arrays, steps: list[Arrays]) -> Arrays | None:
+def _moved(arrays: Arrays, steps: list[Step]) -> Arrays | None:
     """The arrays after these steps, or None if they are not finite; a step that is alone gives its memory."""
-    moved = {name: _sum(theta, [step[name] for step in steps]) for name, theta in arrays.items()}
-    return moved if finite(*moved.values()) else None
-
-
-def _sum(theta: NDArray[Any], steps: list[NDArray[Any]]) -> NDArray[Any]:
-    """One array after its steps, in order."""
     first, *others = steps
-    moved: NDArray[Any] = np.empty_like(theta) if others else first
-    np.add(theta, first, out=moved)
-    for step in others:
-        np.add(moved, step, out=moved)
-    return moved
+    moved, parts = room_for(arrays) if others else ({**first.delta}, first.parts)
+    for name, theta in arrays.items():
+        out = moved[name]
+        np.add(theta, first.delta[name], out=out)
+        for step in others:
+            np.add(out, step.delta[name], out=out)
+    return moved if finite(*parts) else None
