@@ -161,19 +161,18 @@ class ReplyHandler:
         loss = found.metrics.get(self._loss_key or "")
         if self._loss_key is not None and not isinstance(loss, (int, float)):
             return self.lost(job, "refused", f"the reply's metrics have no number {self._loss_key!r}", now)
-        before = self.registry.identity(job.client)
-        changes = self.registry.introduce(
-            job.client,
-            named(found.metrics, self._settings.identity_key),
-            authenticated=self._settings.authenticated,
-        )
-        self.identities_changed |= before != self.registry.identity(job.client)
-        events = self._changed(changes, now)
-        if any(change.there is False for change in changes):
-            return events  # the number was a stranger's: its update is not taken
+        events: Sequence[Event] = ()
+        if (name := named(found.metrics, self._settings.identity_key)) is not None:
+            before = self.registry.identity(job.client)
+            changes = self.registry.introduce(job.client, name, authenticated=self._settings.authenticated)
+            self.identities_changed |= before != self.registry.identity(job.client)
+            events = self._changed(changes, now)
+            if any(change.there is False for change in changes):
+                return events  # the number was a stranger's: its update is not taken
         self._estimates.answered(job, now, found.examples)
         self._judge(job.client, now)
-        self.remark(job.client, found.remarks, now)
+        if found.remarks:
+            self.remark(job.client, found.remarks, now)
         if isinstance(loss, (int, float)) and self._loss_key is not None:
             most = sys.float_info.max  # a loss that is no number is the highest: JSON has no infinity
             self.losses[job.client] = most if math.isnan(loss) else max(-most, min(float(loss), most))

@@ -542,13 +542,14 @@ class Training:
         if record.end < self._next_evaluation and not last:
             return
         self._next_evaluation = record.end + self._settings.evaluate_every
+        if self._evaluator is None and not self._settings.fraction_evaluate:
+            return
         still = self._client_evaluation.rounds
         if self._evaluator is not None:
             self._evaluator.submit(number, self._versions.record(), must=last)
             still |= self._evaluator.rounds
         self._client_evaluation.ask(number, self._versions.record, self._server.clients, must=last)
-        if self._evaluator is not None or self._settings.fraction_evaluate:
-            self._guard.asked(number, self._current, still)
+        self._guard.asked(number, self._current, still)
         if self._evaluator is not None:
             self._evaluated(self._evaluator.collect(), self._clock.now())
 

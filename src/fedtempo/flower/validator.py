@@ -160,9 +160,10 @@ def _read(record: ArrayRecord, base: Arrays, buffers: Buffers) -> _Found | Refus
         return Refused(f"its arrays are not the model's: it {' and '.join(said)}")
     delta, memories = room_for(buffers.trained(base))
     values: Arrays = {}
+    given = dict(record.items())
     for name, theta in base.items():
         try:
-            array = read(record[name], theta)
+            array = read(given[name], theta)
         except Exception as error:  # whatever bytes a client sends
             return Refused(f"{name!r} cannot be read: {last_words(str(error))}")
         if array.shape != theta.shape:

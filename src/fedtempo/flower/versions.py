@@ -196,9 +196,11 @@ class Versions:
                 else:
                     moved = self._rule.moved(trained, [steps[place] for place in taken])
                 if moved is not None:
-                    given = [(steps[place].even, steps[place].values or {}) for place in taken]
-                    moved |= self._buffers.averaged(before, given)
-                    model = Model({name: moved[name] for name in before})
+                    if self._buffers.names:
+                        given = [(steps[place].even, steps[place].values or {}) for place in taken]
+                        moved |= self._buffers.averaged(before, given)
+                        moved = {name: moved[name] for name in before}
+                    model = Model(moved)
                     break
                 longest = max(taken, key=lambda place: steps[place].length)
                 taken.remove(longest)

@@ -118,8 +118,10 @@ class Intervals:
         return [self._take(client, interval, middle) for client, interval in taken]
 
     def _take(self, client: int, interval: float, middle: float) -> bool:
-        before, number = float(self.mean[client]), int(self.count[client]) + 1
-        recent = self._recent.setdefault(client, deque(maxlen=_WINDOW))
+        before, number = self.mean.item(client), self.count.item(client) + 1
+        recent = self._recent.get(client)
+        if recent is None:
+            recent = self._recent[client] = deque(maxlen=_WINDOW)
         self.count[client] = number
         if number == 1:
             self._since[client] = np.inf
@@ -139,7 +141,7 @@ class Intervals:
             self.used[client] = min(due, cap)
             self.debt[client] = due - self.used[client]
         else:
-            self.used[client] = min(float(self.mean[client]), cap)
+            self.used[client] = min(self.mean.item(client), cap)
         return number == 1
 
     def of(self, who: Clients, now: float) -> tuple[Floats, NDArray[np.bool_] | None]:

@@ -226,7 +226,7 @@ class TimeBased(WeightRule):
     name = "time-based"
 
     def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
-        if participation.share.min(initial=1.0) <= 0:
+        if len(participation.share) and np.minimum.reduce(participation.share) <= 0:
             never = np.flatnonzero(participation.share <= 0)
             some = ", ".join(map(str, never[:5].tolist())) + (", …" if len(never) > 5 else "")
             raise InputError(
