@@ -72,6 +72,7 @@ class ModelFile:
         """Write a model; a StorageError where the disk refuses."""
         if self._file is None:
             self._file = self._opened()
+            weakref.finalize(self, self._file.close)
             self._lay_out(arrays)
         number = heapq.heappop(self._free) if self._free else self._places  # low ones first: the file stays short
         crc = 0

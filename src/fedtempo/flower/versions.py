@@ -214,7 +214,7 @@ class Versions:
     def make_room(self) -> None:
         """Put the oldest models away until no more are in memory than may be; a StorageError if the disk refuses."""
         while self._most is not None and self._file is not None and len(self._in_memory) > self._most:
-            oldest = next(model for model in self._in_memory if model is not self.model)
+            oldest = next(iter(self._in_memory))  # not the current one, which has come last
             oldest.put_away(self._file)
             del self._in_memory[oldest]
 
@@ -226,6 +226,7 @@ class Versions:
     def _enter(self, number: int, model: Model) -> None:
         self._models[number] = model
         self._numbers[model] = self._numbers.get(model, 0) + 1
+        self._in_memory.pop(model, None)
         self._in_memory[model] = None
 
     def _leave(self, number: int) -> None:
