@@ -51,10 +51,11 @@ def model_of(record: ArrayRecord) -> Arrays:
 def finite(*arrays: NDArray[Any]) -> bool:
     """Whether every number is; sums, which are looked at first, seldom leave a doubt."""
     with np.errstate(all="ignore"):
-        return all(map(_finite, arrays))
+        return all(map(is_finite, arrays))
 
 
-def _finite(array: NDArray[Any]) -> bool:
+def is_finite(array: NDArray[Any]) -> bool:
+    """The same of one array, where NumPy's warnings are off."""
     if array.dtype.kind not in "fc":
         return True
     if array.dtype == np.float16:  # whose sums are slow and soon too large; all bits of the exponent: not finite

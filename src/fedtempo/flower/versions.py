@@ -20,7 +20,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
-from fedtempo.flower.arrays import Arrays, finite, read, record_of, room_for
+from fedtempo.flower.arrays import Arrays, finite, is_finite, read, record_of, room_for
 from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.put_away import ModelFile, Place
 
@@ -91,6 +91,10 @@ class Model:
             self._record = record_of(arrays)
             self._arrays = {name: read(array, arrays[name]) for name, array in self._record.items()}  # memory of both
         return self._record
+
+    def forget_record(self) -> None:
+        """Nobody will ask for it: its arrays keep their memory, and Flower's objects around them go."""
+        self._record = None
 
     def put_away(self, file: ModelFile) -> None:
         """Wait in a file."""
@@ -205,6 +209,8 @@ class Versions:
                 longest = max(taken, key=lambda place: steps[place].length)
                 taken.remove(longest)
                 left_out.append(longest)
+        if model is not self.model:
+            self.model.forget_record()
         self._enter(self.number + 1, model)
         if self.number not in self._holds:
             self._leave(self.number)
@@ -348,4 +354,4 @@ def _moved(arrays: Arrays, steps: list[Step]) -> Arrays | None:
         np.add(theta, first.delta[name], out=out)
         for step in others:
             np.add(out, step.delta[name], out=out)
-    return moved if finite(*parts) else None
+    return moved if all(map(is_finite, parts)) else None
