@@ -11,7 +11,7 @@ Here are message ids, timeouts and looks; reply_handler.py says what a reply mea
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from flwr.app import Message
@@ -162,9 +162,9 @@ class FlowerTransport:
 
     def replies(self, at: Tick) -> Iterator[Reply | Stray]:
         """What has come back, and then what has not come back in time."""
-        wanted = list(self._out)
+        wanted: Collection[str] = self._out.keys()  # as it is: with many clients a copy costs as much as a reply
         if self._over or self._others:
-            wanted += [*self._over, *self._others]
+            wanted = [*self._out, *self._over, *self._others]
         pulled: deque[Message] = deque()
         if wanted:
             with self._costs.part("pull"):
