@@ -18,6 +18,7 @@ import errno
 import os
 import platform
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -46,6 +47,10 @@ class Disk:
     def open(self, path: Path, mode: str) -> BinaryIO:
         """An open file; modes `xb`, `ab` and `r+b`."""
         return cast(BinaryIO, path.open(mode))
+
+    def open_nameless(self, folder: Path) -> BinaryIO:
+        """A file without a name, to write and read: its room is the system's again when it is closed."""
+        return cast(BinaryIO, tempfile.TemporaryFile(dir=folder, buffering=0))
 
     def sync(self, file: BinaryIO) -> None:
         """Return when what was written to the file is on the disk."""

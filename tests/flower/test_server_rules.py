@@ -213,13 +213,17 @@ def test_what_would_spoil_the_rules_memory_is_left_out(alone) -> None:
         np.testing.assert_array_equal(one, two)
 
 
-def test_models_are_kept_for_mixing_as_long_as_jobs_need_them(monkeypatch) -> None:
-    kept = []
+def test_a_model_is_kept_with_an_update_until_it_is_mixed_in(monkeypatch) -> None:
+    kept, bases = [], []
 
     class Watched(Training):
+        def _fold(self, closed, weighed):
+            bases.extend(held.base is not None for held in self._handler.contributions.values())
+            return super()._fold(closed, weighed)
+
         def _advise(self, record):
             super()._advise(record)
-            kept.append(len(self._bases))
+            kept.append((self._versions.live, len(self._handler.contributions)))
 
     monkeypatch.setattr(strategy_module, "Training", Watched)
     grid = FakeGrid()
@@ -228,12 +232,14 @@ def test_models_are_kept_for_mixing_as_long_as_jobs_need_them(monkeypatch) -> No
     grid.connect(200, lambda message: [(SECOND // 3, failure(message))])
     options = on(grid, server=ft.MixModels(), retry_after=0.5)
     FedFix(0.5, **options).start(grid, record_of({"w": np.zeros(4)}), num_rounds=150)
-    assert 3 <= max(kept) <= 6
-    kept.clear()
+    assert 3 <= max(live for live, _ in kept) <= 6
+    assert not any(waiting for _, waiting in kept)
+    assert all(bases)
+    bases.clear()
     grid = FakeGrid()
     grid.connect(1, shifting(1, 1))
     AsyncFedAvg(**on(grid, server=ft.FedAdam())).start(grid, record_of({"w": np.zeros(4)}), num_rounds=5)
-    assert set(kept) == {0}
+    assert not any(bases)
 
 
 # -- killed and started again

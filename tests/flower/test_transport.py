@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, Message
 
+import fedtempo.flower.strategy as strategy_module
+import fedtempo.flower.transport as transport_module
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix
+from fedtempo.flower.training import Training
 from support.flower_fake import SECOND, FakeGrid, VirtualClock, make_message, on, record_of, shifting
 
 INITIAL = {"w": np.zeros(2)}
@@ -247,3 +250,29 @@ def test_a_client_that_is_missing_is_said_although_nobody_answers(caplog) -> Non
     with caplog.at_level(logging.WARNING, "flwr"):
         start(FedFix(10, **on(grid)), grid, 22, until=500)
     assert caplog.text.count("client 0 (node 100) has not answered for 21 rounds of 10 s") == 1
+
+
+def test_ends_of_jobs_that_have_come_back_are_forgotten(monkeypatch) -> None:
+    """Of a job that is out the end is known, however many have come and gone since."""
+    kept = []
+
+    class Watched(Training):
+        def _advise(self, record):
+            super()._advise(record)
+            kept.append(len(self._transport._ends))
+
+    monkeypatch.setattr(strategy_module, "Training", Watched)
+
+    def run():
+        grid = grid_of(0.1, 0.3)
+        grid.connect(200, lambda message: [])  # never answers
+        result = start(AsyncFedAvg(**on(grid, max_failures=9)), grid, 200, timeout=5)
+        return result.rounds, [(fault.time, fault.kind) for fault in result.errors]
+
+    whole = run()
+    assert max(kept) > 50
+    kept.clear()
+    monkeypatch.setattr(transport_module, "_ENDS_KEPT", 5)
+    assert run() == whole
+    assert [kind for _, kind in whole[1]] == ["deadline"] * 3
+    assert max(kept) <= 2 * 3 + 6

@@ -7,7 +7,6 @@ if one did, and the jobs to send out.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
@@ -134,7 +133,10 @@ class Server:
     def _send(self, targets: Iterable[int]) -> tuple[Job, ...]:
         """One job per named client, from the current version; named k times, it counts k draws."""
         out = []
-        for client, draws in sorted(Counter(targets).items()):
+        named: dict[int, int] = {}
+        for client in targets:
+            named[client] = named.get(client, 0) + 1
+        for client, draws in sorted(named.items()):
             if client not in self.clients:
                 raise UnlawfulRule(f"{self.rule!r} sends to client {client}, which is not available")
             if client in self.in_flight or client in self.arrived:

@@ -86,6 +86,8 @@ class Buffers:
 
     def growth(self, values: Arrays, base: Arrays) -> float:
         """By how much a counter has grown at most."""
+        if not self.counters:
+            return 0.0
         grown = (np.subtract(values[name], base[name], dtype=np.float64) for name in self.counters)
         return max((float(each.max(initial=0)) for each in grown), default=0.0)
 

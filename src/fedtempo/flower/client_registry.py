@@ -57,6 +57,8 @@ class ClientRegistry:
         self._by_name: dict[str, _Client] = {}
         self._last_at: dict[int, _Client] = {}
         self._warned: set[int] = set()
+        self._same: dict[int, bytes] | None = None
+        """Keys by node, where nobody has come or gone at the last look, nor is another client since."""
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -84,10 +86,12 @@ class ClientRegistry:
 
     def look(self, nodes: Iterable[Node]) -> list[Change]:
         """Who has come and gone, when these nodes are connected."""
-        listed = {node.node_id: node for node in nodes}
+        listed = {node.node_id: node.public_key for node in nodes}
+        if listed == self._same:
+            return []
         changes = [self._leave(self._by_node[node]) for node in sorted(self._by_node.keys() - listed.keys())]
         for number in sorted(listed):
-            key = _fingerprint(listed[number].public_key)
+            key = _fingerprint(listed[number])
             holder = self._by_key.get(key) if key else self._last_at.get(number)
             here = self._by_node.get(number)
             if here is not None:
@@ -102,6 +106,7 @@ class ClientRegistry:
                 changes.append(Change(holder.number, True, "came back", f"at node {number}"))
             else:
                 changes.append(self._join(number, key))
+        self._same = None if changes else listed
         return changes
 
     def introduce(self, client: int, name: str | None, *, authenticated: bool = False) -> list[Change]:
@@ -135,6 +140,7 @@ class ClientRegistry:
     def _put(self, client: _Client, node: int) -> None:
         client.node = node
         self._by_node[node] = self._last_at[node] = client
+        self._same = None
 
     def _leave(self, client: _Client) -> Change:
         node, client.node = client.node, None

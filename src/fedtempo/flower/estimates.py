@@ -98,18 +98,22 @@ class Estimates:
         sent, base = self._since.pop(client, (job.sent, job.base))
         time, rounds = self._lost.pop(client, (0, 0))
         between = max(now - sent + time, 1)
-        recent = self._recent.setdefault(client, deque(maxlen=_WINDOW))
+        recent = self._recent.get(client)
+        if recent is None:
+            recent = self._recent[client] = deque(maxlen=_WINDOW)
         outlier = len(recent) >= _ENOUGH and between > max(recent)  # what has been seen lately is none
         bound = _bound(recent) if outlier else between
         recent.append(between)
         self._arrived[client] = base - rounds, min(1.0, bound / between)
         self._begun[client] = sent - time
-        self.examples_changes += not self._jobs[client] or self._examples[client] != examples
-        self._jobs[client] += 1
-        gain = _gain(int(self._jobs[client]))
-        self._time[client] += gain * (min(max(now - job.sent, 1), bound) * 1e-9 - self._time[client])
-        self._between[client] += gain * (min(between, bound) * 1e-9 - self._between[client])
-        self._examples[client] = examples
+        jobs, mean, mean_between = self._jobs.item(client), self._time.item(client), self._between.item(client)
+        if not jobs or self._examples.item(client) != examples:
+            self.examples_changes += 1
+            self._examples[client] = examples
+        self._jobs[client] = jobs + 1
+        gain = _gain(jobs + 1)
+        self._time[client] = mean + gain * (min(max(now - job.sent, 1), bound) * 1e-9 - mean)
+        self._between[client] = mean_between + gain * (min(between, bound) * 1e-9 - mean_between)
 
     def taken(self, job: Job, number: int) -> None:
         """Round `number` has taken an update."""
@@ -124,12 +128,14 @@ class Estimates:
         """Enter R of an update."""
         client = job.client
         base, left = self._arrived.get(client, (job.base, 1.0))
-        taken[client] += 1
+        count = taken.item(client) + 1
+        taken[client] = count
         if self._rule.returns_to_contributors:
             rounds = max((number - base + 1) * left, 1.0)
         else:
             rounds = (number - self._turn.get(client, 0) + 1) / job.draws
-        means[client] += _gain(int(taken[client])) * (rounds - means[client])
+        mean = means.item(client)
+        means[client] = mean + _gain(count) * (rounds - mean)
 
     def begun(self, job: Job) -> Tick:
         """When the client was free for the update that it has sent: failed tries count, its rests do not."""

@@ -38,6 +38,7 @@ Kind = Literal[
     "checkpoint",
     "saved again",
     "guard",
+    "memory",
 ]
 _LONGEST = 1000
 """Characters of a reason."""

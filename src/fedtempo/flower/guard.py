@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from fedtempo.clock.events import Job, Tick
 from fedtempo.flower.clock import seconds
+from fedtempo.flower.latest import Latest
 from fedtempo.flower.result import RoundRecord
 from fedtempo.flower.versions import Memory, Model
 
@@ -45,7 +46,7 @@ class Lengths:
 
     def __init__(self, limit: float | None) -> None:
         self._limit = limit
-        self._kept: deque[float] = deque(maxlen=_LENGTHS_KEPT)
+        self._kept = Latest(_LENGTHS_KEPT)
         self._by_model = True
 
     def too_long(self, weight: float, norm: float, model: Callable[[], float]) -> str | None:
@@ -58,21 +59,19 @@ class Lengths:
                     f"its norm {norm:.3g} times its weight {weight:.3g} is more than {self._limit:g} times {said} "
                     f"{usual:.3g}; if that is right, raise norm_limit or set it to None"
                 )
-        self._kept.append(length)
+        self._kept.add(length)
         return None
 
     def _usual(self, model: Callable[[], float]) -> tuple[float, str]:
         """A length to measure by, 0 if there is none yet: the median, and before that the most that speaks for it."""
         if len(self._kept) >= _ENOUGH_LENGTHS:
-            return sorted(self._kept)[len(self._kept) // 2], "the usual"
-        known, own = max(self._kept, default=0.0), model() if self._by_model else 0.0
+            return self._kept.middle, "the usual"
+        known, own = self._kept.largest, model() if self._by_model else 0.0
         return (known, "the longest so far,") if known >= own else (own, "the model's own norm,")
 
     def take_back(self, weight: float, norm: float) -> None:
         """Such an update was let in and has been refused after all: it says nothing of what is usual."""
-        length = abs(weight) * norm if weight else 0.0
-        if length in self._kept:
-            self._kept.remove(length)
+        self._kept.take_back(abs(weight) * norm if weight else 0.0)
 
     def forget(self) -> None:
         """What was usual is no measure any more, nor is the model: the next one is."""
@@ -85,7 +84,7 @@ class Lengths:
 
     def restore(self, saved: Iterable[float]) -> None:
         """What `snapshot` gave."""
-        self._kept = deque(saved, maxlen=_LENGTHS_KEPT)
+        self._kept = Latest(_LENGTHS_KEPT, saved)
 
 
 @dataclass
@@ -324,7 +323,7 @@ class Guard:
         ordered = sorted(self._between)
         usual = self._wait or (ordered[len(ordered) // 2] if ordered else 0)
         known = len(ordered) >= (1 if self._wait else _ENOUGH_INTERVALS)
-        return max(int(self._waits * usual), 3 * max(ordered, default=0), 0 if known else self._timeout)
+        return max(int(self._waits * usual), 3 * (ordered[-1] if ordered else 0), 0 if known else self._timeout)
 
     def _silence(self, now: Tick) -> Alarm | None:
         lasted = now - self._since

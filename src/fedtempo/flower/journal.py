@@ -256,7 +256,8 @@ class Journal:
         row: tuple[Any, ...] = (*closed[:3], tuple(update.row for update in closed.updates), closed.contributors)
         row += (closed.step,) if closed.step != 1.0 else ()
         self._rounds.append(row)
-        self._line(round=row, told=self._events[self._written :])  # "told": key of the file format
+        if self._on_disk:
+            self._line(round=row, told=self._events[self._written :])  # "told": key of the file format
         self._written = len(self._events)
         self._heard.append(self._written)
         if self.listener is not None:

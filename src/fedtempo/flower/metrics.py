@@ -92,7 +92,7 @@ def bounded(content: RecordDict, count: str, wanted: Collection[str] = ()) -> Re
             elif first is None:
                 first, values[name] = key, value
         records[key] = record if not bad else MetricRecord({n: v for n, v in record.items() if n not in bad})
-    if first is not None:
+    if first is not None and next(iter(records)) != first:
         records = {first: records.pop(first), **records}
     remarks = []
     if dropped:

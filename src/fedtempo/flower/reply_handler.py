@@ -19,6 +19,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from fedtempo.clock.events import Arrived, Event, Failed, Job, Joined, Left, Tick
+from fedtempo.errors import StorageError
+from fedtempo.flower.arrays import Arrays
 from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.client_registry import Change, ClientRegistry, Node, named
 from fedtempo.flower.clock import TransportCosts, seconds
@@ -44,6 +46,8 @@ class Held(NamedTuple):
 
     contribution: Contribution
     arrived: Tick
+    base: Arrays | None = None
+    """The model from which its job started, where the server rule asks for it."""
 
 
 class ReplyHandler:
@@ -61,7 +65,11 @@ class ReplyHandler:
         guard: Guard,
         train_config: ConfigRecord,
         timeout: float,
+        keep_bases: bool = False,
     ) -> None:
+        """`keep_bases`: until a round takes an update, the model from which its job started is kept with it."""
+        self._keep_bases = keep_bases
+        self._content = RecordDict({settings.arrays_key: ArrayRecord(), settings.config_key: ConfigRecord()})
         self._settings, self._versions, self._estimates = settings, versions, estimates
         self._faults, self._costs = faults, costs
         self._config, self._timeout = train_config, timeout
@@ -116,7 +124,8 @@ class ReplyHandler:
         """A message with a model, for the round that is now made (TRAIN) or has just been made (EVALUATE)."""
         server_round = self.server_round + (kind == MessageType.TRAIN)
         config = ConfigRecord({**given, "server-round": server_round, **more})
-        content = RecordDict({self._settings.arrays_key: arrays, self._settings.config_key: config})
+        content = self._content.copy()  # quicker than a new one, which looks for values that are not there
+        content[self._settings.arrays_key], content[self._settings.config_key] = arrays, config
         return self._settings.message(
             content=content, dst_node_id=node, message_type=kind, ttl=self._ttl, group_id=str(server_round)
         )
@@ -137,9 +146,15 @@ class ReplyHandler:
     def _opened(self, job: Job, message: Message, now: Tick) -> Sequence[Event]:
         """An update that may enter, or a failure; or the discovery that the client is one that is known."""
         if job in self.guard.undone:
-            return [self._undone(job, now)]
+            self.guard.undone.discard(job)
+            reason = f"job {job.number} started from version {job.base}, which was rolled back; it is sent again"
+            return [self._again(job, now, "guard", reason)]
         with self._costs.part("admission"):
-            found = self.validator.admit(message, self._versions.base(job.base))
+            try:
+                base = self._versions.base(job.base)
+            except StorageError as error:
+                return [self._again(job, now, "memory", f"job {job.number} is sent again: {error}")]
+            found = self.validator.admit(message, base)
         if isinstance(found, Refused):
             if message.has_error() and message.error.code == _EXPIRED and now - job.sent >= 0.9e9 * self._timeout:
                 reason = f"no answer within {seconds(now - job.sent):g} s, and Flower has dropped the message"
@@ -148,25 +163,24 @@ class ReplyHandler:
         loss = found.metrics.get(self._loss_key or "")
         if self._loss_key is not None and not isinstance(loss, (int, float)):
             return self.lost(job, "refused", f"the reply's metrics have no number {self._loss_key!r}", now)
-        before = self.registry.identity(job.client)
-        changes = self.registry.introduce(
-            job.client,
-            named(found.metrics, self._settings.identity_key),
-            authenticated=self._settings.authenticated,
-        )
-        self.identities_changed |= before != self.registry.identity(job.client)
-        events = self._changed(changes, now)
-        if any(change.there is False for change in changes):
-            return events  # the number was a stranger's: its update is not taken
+        events: Sequence[Event] = ()
+        if (name := named(found.metrics, self._settings.identity_key)) is not None:
+            before = self.registry.identity(job.client)
+            changes = self.registry.introduce(job.client, name, authenticated=self._settings.authenticated)
+            self.identities_changed |= before != self.registry.identity(job.client)
+            events = self._changed(changes, now)
+            if any(change.there is False for change in changes):
+                return events  # the number was a stranger's: its update is not taken
         self._estimates.answered(job, now, found.examples)
         self._judge(job.client, now)
-        self.remark(job.client, found.remarks, now)
+        if found.remarks:
+            self.remark(job.client, found.remarks, now)
         if isinstance(loss, (int, float)) and self._loss_key is not None:
             most = sys.float_info.max  # a loss that is no number is the highest: JSON has no infinity
             self.losses[job.client] = most if math.isnan(loss) else max(-most, min(float(loss), most))
         self._measure(job.client, now - job.sent, found)
         self.guard.arrived(job.client)
-        self.contributions[job] = Held(found, now)
+        self.contributions[job] = Held(found, now, base if self._keep_bases else None)
         return [Arrived(job), *events]
 
     def _measure(self, client: int, duration: Tick, found: Contribution) -> None:
@@ -240,11 +254,9 @@ class ReplyHandler:
         self.note(now, job.client, "set aside", often)
         return [Left(job.client)]
 
-    def _undone(self, job: Job, now: Tick) -> Event:
-        """An answer that does not count, and for which nobody is to blame."""
-        self.guard.undone.discard(job)
-        reason = f"job {job.number} started from version {job.base}, which was rolled back; it is sent again"
-        self.note(now, job.client, "guard", reason)
+    def _again(self, job: Job, now: Tick, kind: Kind, reason: str) -> Event:
+        """An answer that does not count, and for which its client is not to blame."""
+        self.note(now, job.client, kind, reason)
         self._estimates.failed(job)
         return Failed(job, reason)
 

@@ -51,7 +51,7 @@ class UpdateRecord(NamedTuple):
     @property
     def row(self) -> tuple[float, ...]:
         """The update in the journal; draws are written where there are several."""
-        return tuple(self) if self.draws > 1 else tuple(self)[:-1]
+        return tuple(self) if self.draws > 1 else self[:-1]
 
     @property
     def duration(self) -> float:

@@ -37,7 +37,7 @@ from fedtempo.flower.settings import BEFORE_STEPS, Settings, of_names
 from fedtempo.weighting.long_run import LongRun, Participation
 from fedtempo.weighting.measured import Taken
 from fedtempo.weighting.steps import step_of
-from fedtempo.weighting.weight_rules import Tracker
+from fedtempo.weighting.weight_rules import Tracker, WeightRule
 
 log = logging.getLogger("flwr")
 
@@ -73,6 +73,7 @@ class RoundWeights:
         self._importance, self._times = settings.importance, settings.times
         self._estimates, self._identity, self._rounds, self._misfit = estimates, identity, rounds, misfit
         self._tracks = settings.tracked
+        self._discounts = type(settings.weights).discount is not WeightRule.discount
         self._there: tuple[int, tuple[int, ...]] | None = None
         self._who: Clients = np.zeros(0, dtype=np.int64)
         self._place: dict[int, int] = {}
@@ -131,8 +132,7 @@ class RoundWeights:
         if not self._names_checked and self._estimates.have_answered(self._who):
             self._names_checked = True
             self._check_names()
-        staleness: NDArray[Any] = np.array([closed.number - job.base for job in closed.jobs], dtype=np.int64)
-        factor = self._rule.discount(staleness) * np.array([job.draws for job in closed.jobs])
+        factor = self._factor(closed)
         importance = self._importance_now()
         if self.online is not None:
             end, begun = closed.end, self._estimates.begun
@@ -149,6 +149,14 @@ class RoundWeights:
                 stable_step = float((base * part.share).sum() / base.sum())
                 step = self._step_of(closed.number, base, stable_step)
         return Weighed((step * own * factor).tolist(), (stable_step * own * factor).tolist(), step)
+
+    def _factor(self, closed: Round) -> NDArray[Any]:
+        """Draws × s(n − ρ_i(n)) of a round's jobs."""
+        draws = np.array([job.draws for job in closed.jobs])
+        if not self._discounts:
+            return draws
+        staleness: NDArray[Any] = np.array([closed.number - job.base for job in closed.jobs], dtype=np.int64)
+        return np.asarray(self._rule.discount(staleness) * draws)
 
     def _step_of(self, number: int, base: Floats, stable: float) -> float:
         """The step that is asked for."""

@@ -40,7 +40,7 @@ READABLE = 30
 """Rounds that fit side by side with their numbers."""
 MOST = 150
 """Rounds that still fit, where it takes more than those to see all clients."""
-_LOST = ("error", "refused", "deadline", "not sent", "left", "guard")
+_LOST = ("error", "refused", "deadline", "not sent", "left", "guard", "memory")
 _RED = "#b3261e"
 _EXAMPLE = "run.svg"
 

@@ -36,6 +36,8 @@ NEVER = 1 << 60
 """Nanoseconds between two looks, where something that happens ends a sleep."""
 ENDLESS = 10**9
 """Rounds of a run that time ends."""
+BASE_MEMORY = 1e9
+"""Bytes of models in memory, where nothing else is said."""
 UNIFORM = "uniform"
 """For importance: every client counts the same."""
 
@@ -85,6 +87,8 @@ class Settings:
     loss_limit: float | None = 10.0
     empty_waits: float = 20.0
     evaluate_every: int = 0
+    base_memory: float | None = BASE_MEMORY
+    """Bytes of models in memory; those beyond wait in a file."""
     on_measure: tuple[OnMeasure, ...] = ()
 
     def on(self, grid: Grid) -> Settings:

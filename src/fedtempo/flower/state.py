@@ -44,8 +44,8 @@ def about(settings: Settings, model: Arrays) -> dict[str, Any]:
     """What a run is set to, as far as another value would make it another run.
 
     Left out, since they may change from start to start: num_rounds, until, timeout, poll, checkpoint_every,
-    retry_after, max_failures, norm_limit (its own message advises to change it), work_key, the numbers of nodes, what
-    evaluates.
+    retry_after, max_failures, norm_limit (its own message advises to change it), work_key, base_memory, the numbers of
+    nodes, what evaluates.
     """
     steps = {"step": settings.step or "stable"} if settings.step != BEFORE_STEPS else {}
     return {

@@ -28,6 +28,7 @@ from fedtempo.flower.examples import MAX_EXAMPLES
 from fedtempo.flower.measures import refuse_unmet
 from fedtempo.flower.result import Result
 from fedtempo.flower.settings import (
+    BASE_MEMORY,
     MetricsFn,
     Settings,
     by_identity,
@@ -101,6 +102,7 @@ class Options(TypedDict, total=False):
     retry_after: Exact
     checkpoint: str | Path | None
     checkpoint_every: int
+    base_memory: float | None
     poll: Exact
     message: Callable[..., Message]
     clock: Clock | None
@@ -167,6 +169,9 @@ class TimedStrategy(flower.FedAvg):
     checkpoint_every   rounds between two checkpoints
     evaluation         of evaluate_fn: "beside" the training, leaving out rounds if it is slow; or "wait" for each round
     evaluate_every     seconds that pass between two evaluations, at least; the first and the last model are evaluated
+    base_memory        gigabytes of models in memory, from which jobs that are out started. Those beyond wait in a file
+                       without a name, in the checkpoint's folder or else among the system's temporary files (TMPDIR),
+                       which is gone when the run ends, however it ends; None: all are in memory
     on_measure         on_measure(run, time, values), or several, or sinks as ft.track.tensorboard("runs/"): told every
                        round and measure as it comes, and when a run goes on those of before again, first
     poll               seconds between two looks for replies
@@ -268,6 +273,7 @@ class TimedStrategy(flower.FedAvg):
             retry_after=nanoseconds(given.get("retry_after", 60.0), "retry_after"),
             checkpoint=_maybe(folder, given.get("checkpoint"), "checkpoint"),
             checkpoint_every=positive_int(given.get("checkpoint_every", 1), "checkpoint_every"),
+            base_memory=_maybe(_gigabytes, given.get("base_memory", BASE_MEMORY / 1e9), "base_memory"),
             poll=nanoseconds(given.get("poll", 0.25), "poll"),
             message=function(given.get("message", Message), "message"),
             clock=clock_of(given.get("clock") or WallClock()),
@@ -414,6 +420,10 @@ def _legacy(name: str, whose: str) -> NoReturn:
 
 def _real(value: object, what: str) -> float:
     return float(positive(value, what))
+
+
+def _gigabytes(value: object, what: str) -> float:
+    return 1e9 * _real(value, what)
 
 
 def _ticks(value: object, what: str) -> int:

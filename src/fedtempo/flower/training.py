@@ -8,7 +8,7 @@ The server's bookkeeping and the waiting rule are the simulator's. What the loop
     reply_handler.py    what a reply, a silence, a node that comes or goes means: an event
     measures.py         what the waiting rule needs of the clients
     round_weights.py    ω_i(n)
-    versions.py         θ^n, and the models from which jobs that are out started
+    versions.py         θ^n, and the models from which jobs that are out started; put_away.py has those that are many
     buffers.py          arrays that are not trained
     guard.py            whether to go back to an earlier version
     journal.py          what is written down, line by line; state.py writes it, and the model, into a folder
@@ -27,7 +27,8 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedtempo.clock.events import Arrived, Deadline, Event, Failed, Job, Joined, Left, Round, Tick
-from fedtempo.flower.arrays import Arrays, model_of
+from fedtempo.errors import StorageError
+from fedtempo.flower.arrays import model_of
 from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.clock import NANOSECOND, TrainingClock, TransportCosts, seconds
 from fedtempo.flower.estimates import Estimates
@@ -36,6 +37,7 @@ from fedtempo.flower.faults import Faults
 from fedtempo.flower.guard import Good, Guard
 from fedtempo.flower.journal import REFUSED, RESTART, Journal, LoggedEvent, LoggedMeasure, Recovery, restarted
 from fedtempo.flower.measures import KnownMeasures, MeasuredServer
+from fedtempo.flower.put_away import ModelFile
 from fedtempo.flower.reply_handler import ReplyHandler, in_order
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.round_weights import FLOOR, RoundWeights, WaitAdvice, Weighed, absences, remarks
@@ -85,7 +87,9 @@ class Training:
                 memory, trained = None if found is None else found.memory, buffers.trained(model)
                 self._rule = RuleOnArrays(server, settings.server_lr, trained, memory)
             arrays, number = (model, 0) if found is None else (found.arrays, found.server["version"])
-            self._versions = Versions(buffers.mended(arrays), number, self._rule, buffers)
+            file = ModelFile(self._saver.path)
+            room = settings.base_memory
+            self._versions = Versions(buffers.mended(arrays), number, self._rule, buffers, file=file, room=room)
             self._guard = Guard(
                 settings.guard,
                 loss_limit=settings.loss_limit,
@@ -94,7 +98,6 @@ class Training:
                 timeout=timeout,
                 loss_key=settings.loss_key,
             )
-            self._bases: dict[Job, Arrays] = {}
             self._journal = Journal(scheme=settings.scheme, server_lr=settings.server_lr, on_disk=self._saver.active)
             self._journal.step = "paper" if settings.step == BEFORE_STEPS else settings.step_taken
             self._points: PointsOfRun | None = None
@@ -112,6 +115,7 @@ class Training:
                 guard=self._guard,
                 train_config=train_config,
                 timeout=seconds(timeout),
+                keep_bases=self._rule is not None and self._rule.mixes,
             )
             if found is not None:
                 found.take_up(self._handler, self._estimates, self._journal)
@@ -144,6 +148,8 @@ class Training:
         """The last round that is saved."""
         self._stop = Stop()
         self._begun = False
+        self._crowded = False
+        """Whether models could not be put away the last time."""
         self._next_evaluation = 0
         self._stopped = ""
         """Why the guard has stopped the run."""
@@ -177,6 +183,7 @@ class Training:
                 self._evaluator.stop()
             if self._points is not None:
                 self._points.close()
+            self._versions.close()
 
     def _train(self) -> None:
         found = self._saver.found
@@ -221,8 +228,8 @@ class Training:
             events: list[Event] = []
             if in_time:
                 events, self._held = self._held, []
-                for reply in transport.replies(now):  # pull what has come back, and what has not in time
-                    events += handler.read(reply, now)  # validate it
+                replies = transport.replies(now)  # pull what has come back, and what has not in time
+                events += [event for reply in replies for event in handler.read(reply, now)]  # validate it
                 if transport.nodes_due(now):
                     events += handler.come_and_gone(transport.nodes(now), now)
                 events += handler.rested(now)  # after the nodes: the rest of a client that is gone need not end
@@ -326,8 +333,6 @@ class Training:
 
     def _send(self, jobs: tuple[Job, ...]) -> None:
         """Jobs go out; after them what evaluates the model that they start from. Those that cannot go have failed."""
-        if self._rule is not None and self._rule.mixes:
-            self._bases.update(dict.fromkeys(jobs, self._versions.arrays))
         packed = []
         self._round_weights.sent(jobs)
         for job in jobs:
@@ -391,14 +396,15 @@ class Training:
         steps: list[Step] = []
         taken: list[tuple[Job, Contribution]] = []
         for job, weight, even in zip(closed.jobs, weighed.weights, weighed.stable, strict=True):
-            found, arrived = self._handler.contributions.pop(job)
+            found, arrived, base = self._handler.contributions.pop(job)
             weight *= self._weight_factor
             if not self._fits(job, weight * found.clipped, found.norm, closed.end):
                 continue
             factor = self._settings.server_lr * weight * found.clipped
             share = self._round_weights.value(job.client) if self._rule is not None and self._rule.tells_apart else 0.0
-            base, applied = self._bases.get(job), weight * found.clipped
-            steps.append(Step(factor, found.delta, found.norm, applied, base, job.client, share, found.values, even))
+            applied = weight * found.clipped
+            whose = (base, job.client, share, found.values, even)
+            steps.append(Step(factor, found.delta, found.norm, applied, *whose, found.memories))
             where = (job.client, job.number, job.base, job.sent, arrived)
             updates.append(UpdateRecord(*where, weight, found.clipped, found.bytes_up, job.draws))
             contents.append(found.content)
@@ -414,9 +420,7 @@ class Training:
             self._handler.retries.worked(job.client)
             self._guard.accepted(job, found.metrics)
             self._estimates.taken(job, closed.number)
-        if self._bases:
-            needed = {*self._server.in_flight.values(), *self._server.arrived.values()}
-            self._bases = {job: base for job, base in self._bases.items() if job in needed}
+        self._make_room(closed.end)
         self._handler.server_round += bool(updates)
         names = tuple(self._handler.registry.identity(update.client) for update in updates)
         record = RoundRecord(closed.number, self._handler.server_round, closed.end, tuple(updates), names, weighed.step)
@@ -441,6 +445,17 @@ class Training:
         """An update that its round does not take; its client has failed, and may have to rest."""
         self._journal.log(LoggedEvent(now, REFUSED, job.client, job.number))
         self._held += [event for event in self._handler.lost(job, "refused", reason, now) if isinstance(event, Left)]
+
+    def _make_room(self, now: Tick) -> None:
+        """Put models away that are too many for the memory; a disk that refuses is said once."""
+        try:
+            self._versions.make_room()
+        except StorageError as error:
+            if not self._crowded:
+                self._handler.note(now, -1, "memory", str(error))
+            self._crowded = True
+        else:
+            self._crowded = False
 
     def _own_norm(self) -> float:
         """‖θ^n‖ of the arrays that are trained."""
@@ -527,13 +542,14 @@ class Training:
         if record.end < self._next_evaluation and not last:
             return
         self._next_evaluation = record.end + self._settings.evaluate_every
+        if self._evaluator is None and not self._settings.fraction_evaluate:
+            return
         still = self._client_evaluation.rounds
         if self._evaluator is not None:
             self._evaluator.submit(number, self._versions.record(), must=last)
             still |= self._evaluator.rounds
         self._client_evaluation.ask(number, self._versions.record, self._server.clients, must=last)
-        if self._evaluator is not None or self._settings.fraction_evaluate:
-            self._guard.asked(number, self._current, still)
+        self._guard.asked(number, self._current, still)
         if self._evaluator is not None:
             self._evaluated(self._evaluator.collect(), self._clock.now())
 

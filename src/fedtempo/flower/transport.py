@@ -11,7 +11,7 @@ Here are message ids, timeouts and looks; reply_handler.py says what a reply mea
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from flwr.app import Message
@@ -22,7 +22,7 @@ from fedtempo.flower.client_registry import Node
 from fedtempo.flower.clock import Clock, TransportCosts
 
 _POLLS_PER_NODE_LOOK = 12
-_ANSWERS_KEPT = 10_000
+_ANSWERS_KEPT = _ENDS_KEPT = 10_000
 
 Take = Callable[[Message | None, Tick], None]
 """Called with the reply to a message that is no job, or None when there will be none, and when that was seen."""
@@ -92,6 +92,7 @@ class FlowerTransport:
         self._next_look: Tick = 0
         self._next_nodes: Tick = 0
         self._answered: dict[str, Job] = {}
+        self._answered_first: deque[str] = deque()
         self._seen = getattr(grid, "nodes_version", None)
         """Of a grid that says when somebody has come or gone."""
 
@@ -106,11 +107,17 @@ class FlowerTransport:
             if name:
                 out = _Out(job, name, job.sent + self._timeout)
                 self._out[name] = self._of_client[job.client] = out
-                self._ends.append((out.until, name))
+                self._note_end(out)
             else:
                 unsent.append(job)
                 self._next_nodes = 0
         return unsent
+
+    def _note_end(self, out: _Out) -> None:
+        """Know when the job is late; of jobs that have come back the end is forgotten in time."""
+        if len(self._ends) > 2 * len(self._out) + _ENDS_KEPT:
+            self._ends = deque(end for end in self._ends if end[1] in self._out)
+        self._ends.append((out.until, out.id))
 
     def post(self, messages: Sequence[tuple[Message, Take]], now: Tick) -> None:
         """Push messages that are no jobs."""
@@ -155,12 +162,15 @@ class FlowerTransport:
 
     def replies(self, at: Tick) -> Iterator[Reply | Stray]:
         """What has come back, and then what has not come back in time."""
-        wanted = [*self._out, *self._over, *self._others]
-        pulled: list[Message] = []
+        wanted: Collection[str] = self._out.keys()  # as it is: with many clients a copy costs as much as a reply
+        if self._over or self._others:
+            wanted = [*self._out, *self._over, *self._others]
+        pulled: deque[Message] = deque()
         if wanted:
             with self._costs.part("pull"):
-                pulled = list(self._grid.pull_messages(wanted))
-        for message in pulled:
+                pulled.extend(self._grid.pull_messages(wanted))
+        while pulled:
+            message = pulled.popleft()  # so that its memory is free when it has been read
             name = message.metadata.reply_to_message_id
             if (out := self._out.get(name)) is not None:
                 self._remember(out)
@@ -208,8 +218,9 @@ class FlowerTransport:
     def _remember(self, out: _Out) -> None:
         """So that a second answer is known for what it is."""
         self._answered[out.id] = out.job
+        self._answered_first.append(out.id)
         if len(self._answered) > _ANSWERS_KEPT:
-            del self._answered[next(iter(self._answered))]
+            self._answered.pop(self._answered_first.popleft(), None)
 
     def _settle(self, out: _Out) -> None:
         """The job is no longer out."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedtempo.flower.arrays import Arrays, read, size
+from fedtempo.flower.arrays import Arrays, read, room_for, size
 from fedtempo.flower.buffers import Buffers
 from fedtempo.flower.compressing import MARKER, decompressed
 from fedtempo.flower.metrics import Remark, bad_count, bounded, too_long
@@ -46,6 +46,8 @@ class Contribution(NamedTuple):
     """Bytes of its arrays as Flower carried them."""
     remarks: tuple[Remark, ...] = ()
     """What was odd in its metrics."""
+    memories: Sequence[NDArray[Any]] = ()
+    """Those in which `delta` lies, where they are fewer than its arrays."""
 
 
 class Refused(NamedTuple):
@@ -101,7 +103,7 @@ class ReplyValidator:
                 found = _decoded(arrays, content[MARKER], base, buffers)
             if isinstance(found, Refused):
                 return found
-            delta, values = found
+            delta, values, memories = found
             norm = norm_of(delta)
             if isinstance(norm, Refused):
                 return norm
@@ -112,7 +114,7 @@ class ReplyValidator:
                 factor = self._clip / norm
         said.content.pop(MARKER, None)
         told = said.values, said.content, size(arrays), said.remarks
-        return Contribution(delta, values, float(examples), norm, factor, *told)
+        return Contribution(delta, values, float(examples), norm, factor, *told, memories)
 
     def _jumps(self, growth: float) -> str | None:
         """Why a counter that has grown by so much is not believed."""
@@ -146,35 +148,42 @@ _HINTS = {
 """By a word in what a client's error says."""
 
 
-def _read(record: ArrayRecord, base: Arrays, buffers: Buffers) -> tuple[Arrays, Arrays] | Refused:
-    """Contributions of the arrays that are trained, and the others as they were sent, in the model's types."""
+_Found = tuple[Arrays, Arrays, Sequence[NDArray[Any]]]
+"""Contributions of the arrays that are trained, the others as they were sent, and the memories of the first."""
+
+
+def _read(record: ArrayRecord, base: Arrays, buffers: Buffers) -> _Found | Refused:
+    """What a reply has, in the model's types."""
     if record.keys() != base.keys():
         missing, extra = sorted(base.keys() - record.keys()), sorted(record.keys() - base.keys())
         said = [f"{words} {', '.join(names[:3])}" for words, names in (("lacks", missing), ("has", extra)) if names]
         return Refused(f"its arrays are not the model's: it {' and '.join(said)}")
-    delta: Arrays = {}
+    delta, memories = room_for(buffers.trained(base))
     values: Arrays = {}
+    given = dict(record.items())
     for name, theta in base.items():
         try:
-            array = read(record[name])
+            array = read(given[name], theta)
         except Exception as error:  # whatever bytes a client sends
             return Refused(f"{name!r} cannot be read: {last_words(str(error))}")
         if array.shape != theta.shape:
             return Refused(f"{name!r} has shape {array.shape} where the model has {theta.shape}")
-        if array.dtype != theta.dtype and not np.can_cast(array.dtype, theta.dtype, "same_kind"):
-            return Refused(f"{name!r} has dtype {array.dtype}, which cannot be converted to the model's {theta.dtype}")
-        if name in buffers:
-            values[name] = array.astype(theta.dtype, copy=False)
-            continue
         if array.dtype == theta.dtype:
-            part = np.subtract(array, theta, order="C")
+            if name in delta:
+                np.subtract(array, theta, out=delta[name])
+            else:
+                values[name] = array
+            continue
+        if not np.can_cast(array.dtype, theta.dtype, "same_kind"):
+            return Refused(f"{name!r} has dtype {array.dtype}, which cannot be converted to the model's {theta.dtype}")
+        if name in delta:
+            np.subtract(array, theta, out=delta[name], dtype=theta.dtype, casting="same_kind")
         else:
-            part = np.subtract(array, theta, dtype=theta.dtype, casting="same_kind", order="C")
-        delta[name] = np.asarray(part)  # NumPy makes a number of an array without dimensions
-    return delta, values
+            values[name] = array.astype(theta.dtype, copy=False)
+    return delta, values, memories
 
 
-def _decoded(record: ArrayRecord, marker: object, base: Arrays, buffers: Buffers) -> tuple[Arrays, Arrays] | Refused:
+def _decoded(record: ArrayRecord, marker: object, base: Arrays, buffers: Buffers) -> _Found | Refused:
     try:
         found, as_sent = decompressed(marker, record, base, buffers.floating)
     except Exception as error:  # whatever bytes a client sends
@@ -187,7 +196,7 @@ def _decoded(record: ArrayRecord, marker: object, base: Arrays, buffers: Buffers
     # by an older version, which compresses what statistics have moved by, and so not exactly:
     moved = {name: np.asarray(base[name] + found[name]) for name in buffers.floating if name not in as_sent}
     values |= buffers.mended(moved)
-    return delta, values
+    return delta, values, ()
 
 
 def norm_of(delta: Arrays) -> float | Refused:
@@ -213,7 +222,9 @@ def _large(part: NDArray[Any]) -> float:
 
 
 def _square(part: NDArray[Any]) -> float:
-    flat = part.ravel(order="K")
+    flat = part if part.ndim == 1 else part.ravel(order="K")
+    if flat.dtype.kind == "c":
+        return float(np.vdot(flat, flat).real)
     if flat.dtype == np.float16:
         flat = flat.astype(np.float32)
-    return float(np.vdot(flat, flat).real)
+    return float(flat.dot(flat))

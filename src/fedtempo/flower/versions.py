@@ -4,6 +4,8 @@
 
 Those that are not are averaged as values (buffers.py). A round without updates gives θ^n another number. θ^{n+1} is
 finite: steps that would make it otherwise are left out. A server rule of the simulator may take the sum's place.
+
+As many models are in memory as there is room for; the oldest wait in a file (put_away.py).
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedtempo.errors import InputError
-from fedtempo.flower.arrays import Arrays, finite, read, record_of
+from fedtempo.flower.arrays import Arrays, finite, is_finite, read, record_of, room_for
 from fedtempo.flower.buffers import Buffers
+from fedtempo.flower.put_away import ModelFile, Place
 
 if TYPE_CHECKING:
     from fedtempo.training.server_rules import Server, ServerRule
@@ -50,6 +53,13 @@ class Step(NamedTuple):
     """v_i of the arrays that are not trained."""
     even: float = 0.0
     """The weight with which these are averaged: ω_i at the stable step."""
+    memories: Sequence[NDArray[Any]] = ()
+    """Those in which `delta` lies, where they are fewer than its arrays."""
+
+    @property
+    def parts(self) -> Sequence[NDArray[Any]]:
+        """All numbers of `delta`."""
+        return self.memories or tuple(self.delta.values())
 
     @property
     def length(self) -> float:
@@ -61,20 +71,68 @@ class Model:
     """A model under one or more version numbers, and its serialised form once it has been asked for."""
 
     def __init__(self, arrays: Arrays) -> None:
-        self.arrays = arrays
-        self.record: ArrayRecord | None = None
+        self._arrays: Arrays | None = arrays
+        self._place: Place | None = None
+        self._record: ArrayRecord | None = None
+
+    @property
+    def arrays(self) -> Arrays:
+        """Its arrays, not to be written to; a StorageError if they were put away and cannot be read."""
+        if self._arrays is None:
+            assert self._place is not None
+            return self._place.read()
+        return self._arrays
+
+    @property
+    def record(self) -> ArrayRecord:
+        """As Flower sends it, serialised once."""
+        if self._record is None:
+            arrays = self.arrays
+            self._record = record_of(arrays)
+            self._arrays = {name: read(array, arrays[name]) for name, array in self._record.items()}  # memory of both
+        return self._record
+
+    def forget_record(self) -> None:
+        """Nobody will ask for it: its arrays keep their memory, and Flower's objects around them go."""
+        self._record = None
+
+    def put_away(self, file: ModelFile) -> None:
+        """Wait in a file."""
+        self._place = file.put(self.arrays)
+        self._arrays = self._record = None
+
+    def bring_back(self) -> None:
+        """Be in memory again."""
+        self._arrays, self._place = self.arrays, None
 
 
 class Versions:
     """Models by version number."""
 
     def __init__(
-        self, arrays: Arrays, number: int = 0, rule: RuleOnArrays | None = None, buffers: Buffers | None = None
+        self,
+        arrays: Arrays,
+        number: int = 0,
+        rule: RuleOnArrays | None = None,
+        buffers: Buffers | None = None,
+        *,
+        file: ModelFile | None = None,
+        room: float | None = None,
     ) -> None:
+        """Models beyond so many bytes of `room` wait in the `file`; but for the current one, the oldest first."""
         self.number, self._rule = number, rule
         self._buffers = Buffers(arrays) if buffers is None else buffers
-        self._models = {number: Model(arrays)}
+        self._file = file
+        size = max(sum(array.nbytes for array in arrays.values()), 1)
+        self._most = None if file is None or room is None else max(int(room // size), 1)
+        """How many models may be in memory."""
+        self._models: dict[int, Model] = {}
+        self._numbers: dict[Model, int] = {}
+        """How many numbers each model has."""
+        self._in_memory: dict[Model, None] = {}
+        """In the order in which they came."""
         self._holds: dict[int, int] = {}
+        self._enter(number, Model(arrays))
 
     @property
     def arrays(self) -> Arrays:
@@ -82,16 +140,12 @@ class Versions:
         return self._models[self.number].arrays
 
     def base(self, number: int) -> Arrays:
-        """The model from which a job started."""
+        """The model from which a job started; a StorageError if it was put away and cannot be read."""
         return self._models[number].arrays
 
     def record(self) -> ArrayRecord:
         """The current model as Flower sends it, serialised once."""
-        model = self._models[self.number]
-        if model.record is None:
-            model.record = record_of(model.arrays)
-            model.arrays = {name: read(array) for name, array in model.record.items()}  # one memory for both
-        return model.record
+        return self._models[self.number].record
 
     @property
     def model(self) -> Model:
@@ -100,12 +154,19 @@ class Versions:
 
     def put_back(self, model: Model) -> None:
         """The current version is this model from now on, which an earlier one was."""
-        self._models[self.number] = model
+        model.bring_back()
+        self._leave(self.number)
+        self._enter(self.number, model)
 
     @property
     def live(self) -> int:
         """How many models are kept."""
-        return len({id(model) for model in self._models.values()})
+        return len(self._numbers)
+
+    @property
+    def in_memory(self) -> int:
+        """How many of them are in memory."""
+        return len(self._in_memory)
 
     def hold(self) -> None:
         """A job starts from the current version."""
@@ -117,7 +178,7 @@ class Versions:
         if not self._holds[number]:
             del self._holds[number]
             if number != self.number:
-                del self._models[number]
+                self._leave(number)
 
     def advance(self, steps: Sequence[Step]) -> list[int]:
         """Make the next version; the steps' arrays are used up. Says which steps are left out, the last first.
@@ -125,31 +186,61 @@ class Versions:
         Where the new model would not be finite, the longest steps are left out until it is.
         """
         model, left_out = self._models[self.number], []
-        trained = self._buffers.trained(model.arrays)
+        before = model.arrays
+        trained = self._buffers.trained(before)
         with np.errstate(all="ignore"):
             if self._rule is None:
                 for step in steps:
-                    for delta in step.delta.values():
-                        np.multiply(delta, step.factor, out=delta)
+                    for part in step.parts:
+                        np.multiply(part, step.factor, out=part)
             taken = list(range(len(steps)))
             while taken:
                 if self._rule is None:
-                    moved = _moved(trained, [steps[place].delta for place in taken])
+                    moved = _moved(trained, [steps[place] for place in taken])
                 else:
                     moved = self._rule.moved(trained, [steps[place] for place in taken])
                 if moved is not None:
-                    given = [(steps[place].even, steps[place].values or {}) for place in taken]
-                    moved |= self._buffers.averaged(model.arrays, given)
-                    model = Model({name: moved[name] for name in model.arrays})
+                    if self._buffers.names:
+                        given = [(steps[place].even, steps[place].values or {}) for place in taken]
+                        moved |= self._buffers.averaged(before, given)
+                        moved = {name: moved[name] for name in before}
+                    model = Model(moved)
                     break
                 longest = max(taken, key=lambda place: steps[place].length)
                 taken.remove(longest)
                 left_out.append(longest)
+        if model is not self.model:
+            self.model.forget_record()
+        self._enter(self.number + 1, model)
         if self.number not in self._holds:
-            del self._models[self.number]
+            self._leave(self.number)
         self.number += 1
-        self._models[self.number] = model
         return sorted(left_out, reverse=True)
+
+    def make_room(self) -> None:
+        """Put the oldest models away until no more are in memory than may be; a StorageError if the disk refuses."""
+        while self._most is not None and self._file is not None and len(self._in_memory) > self._most:
+            oldest = next(iter(self._in_memory))  # not the current one, which has come last
+            oldest.put_away(self._file)
+            del self._in_memory[oldest]
+
+    def close(self) -> None:
+        """No model is needed any more but the current one."""
+        if self._file is not None:
+            self._file.close()
+
+    def _enter(self, number: int, model: Model) -> None:
+        self._models[number] = model
+        self._numbers[model] = self._numbers.get(model, 0) + 1
+        self._in_memory.pop(model, None)
+        self._in_memory[model] = None
+
+    def _leave(self, number: int) -> None:
+        model = self._models.pop(number)
+        self._numbers[model] -= 1
+        if not self._numbers[model]:
+            del self._numbers[model]
+            self._in_memory.pop(model, None)
 
 
 class RuleOnArrays:
@@ -254,17 +345,13 @@ def _kept(found: Any, theta: NDArray[Any]) -> NDArray[Any]:
     return array.view(theta.dtype).reshape(theta.shape) if theta.dtype.kind == "c" else array
 
 
-def _moved(arrays: Arrays, steps: list[Arrays]) -> Arrays | None:
+def _moved(arrays: Arrays, steps: list[Step]) -> Arrays | None:
     """The arrays after these steps, or None if they are not finite; a step that is alone gives its memory."""
-    moved = {name: _sum(theta, [step[name] for step in steps]) for name, theta in arrays.items()}
-    return moved if finite(*moved.values()) else None
-
-
-def _sum(theta: NDArray[Any], steps: list[NDArray[Any]]) -> NDArray[Any]:
-    """One array after its steps, in order."""
     first, *others = steps
-    moved: NDArray[Any] = np.empty_like(theta) if others else first
-    np.add(theta, first, out=moved)
-    for step in others:
-        np.add(moved, step, out=moved)
-    return moved
+    moved, parts = room_for(arrays) if others else ({**first.delta}, first.parts)
+    for name, theta in arrays.items():
+        out = moved[name]
+        np.add(theta, first.delta[name], out=out)
+        for step in others:
+            np.add(out, step.delta[name], out=out)
+    return moved if all(map(is_finite, parts)) else None

@@ -77,6 +77,8 @@ class Intervals:
         self.debt = np.zeros(0)
         self.round_length = 0.0
         self._rounds = 0
+        self._answered: tuple[Clients, Clients | slice] | None = None
+        """Clients that have all answered, and where their rows are: the same from round to round, mostly."""
 
     def _room(self, clients: int) -> None:
         if clients > len(self.count):
@@ -110,14 +112,16 @@ class Intervals:
             return []
         self._room(max(update.client for update in taken) + 1)
         middle = np.inf
-        if any(not self.count[update.client] for update in taken):
+        if not all(self.count[update.client] for update in taken):
             known = self.mean[self.count > 0]
             middle = float(np.median(known)) if known.any() else np.inf
         return [self._take(client, interval, middle) for client, interval in taken]
 
     def _take(self, client: int, interval: float, middle: float) -> bool:
-        before, number = float(self.mean[client]), int(self.count[client]) + 1
-        recent = self._recent.setdefault(client, deque(maxlen=_WINDOW))
+        before, number = self.mean.item(client), self.count.item(client) + 1
+        recent = self._recent.get(client)
+        if recent is None:
+            recent = self._recent[client] = deque(maxlen=_WINDOW)
         self.count[client] = number
         if number == 1:
             self._since[client] = np.inf
@@ -137,26 +141,30 @@ class Intervals:
             self.used[client] = min(due, cap)
             self.debt[client] = due - self.used[client]
         else:
-            self.used[client] = min(float(self.mean[client]), cap)
+            self.used[client] = min(self.mean.item(client), cap)
         return number == 1
 
-    def of(self, who: Clients, now: float) -> tuple[Floats, NDArray[np.bool_]]:
-        """V̂ of these clients, and which of them count; `who` ascends."""
+    def of(self, who: Clients, now: float) -> tuple[Floats, NDArray[np.bool_] | None]:
+        """V̂ of these clients, not to be written to, and which of them count (None: all); `who` ascends."""
         if len(who):
             self._room(int(who[-1]) + 1)
+        rows = self.mean if self._own else self.used
+        if self._answered is not None and self._answered[0] is who:
+            return rows[self._answered[1]], None
         known = self.count[who] > 0
-        values = self.mean[who] if self._own else self.used[who]
         if known.all():
-            return values, known
+            numbered = len(who) > 0 and int(who[-1]) == len(who) - 1  # 0, 1, 2, …: a part of the rows, not a copy
+            self._answered = who, slice(0, len(who)) if numbered else who
+            return rows[who], None
         if not known.any():
-            return np.ones(len(who)), np.ones(len(who), dtype=np.bool_)
+            return np.ones(len(who)), None
         silent = now - np.minimum(self._since[who[~known]], now)
         longest = float(self.mean[who][known].max())
-        values = values.copy()
+        values = rows[who]
         values[~known] = np.maximum(silent, float(np.median(values[known])))
         counting = known.copy()
         counting[~known] = silent <= _SILENT * longest
-        return values, counting
+        return values, None if counting.all() else counting
 
     def owe(self, client: int, share: float) -> None:
         """An update counted for `share` of what it was to count: the rest is owed, where debts are kept."""
@@ -182,6 +190,7 @@ class Intervals:
         for client, since in saved["since"]:
             self._since[client] = since
         self.round_length, self._rounds = saved["round_length"], saved["rounds"]
+        self._answered = None
 
 
 def _bound(recent: deque[float]) -> float:
@@ -197,6 +206,9 @@ class OnlineWeights:
 
     def __init__(self, rule: WeightRule, step: str, max_weight: float = 2.0, *, own: bool = False) -> None:
         """`rule` makes weights of shares; `own`: see `Intervals`."""
+        from fedtempo.weighting.long_run import Participation  # which imports weight rules
+
+        self._participation = Participation
         self._rule, self._name, self._own = rule, step, own
         self.intervals = Intervals(max_weight, own=own)
         self.step = 1.0
@@ -224,10 +236,9 @@ class OnlineWeights:
         first = self.intervals.close(now - self._end, taken)
         self._end = now
         between, counting = self.intervals.of(who, now)
-        at = np.searchsorted(who, [update.client for update in taken])
-        everybody = bool(counting.all())
-        d, stable, step = self._vector(values, between, None if everybody else counting)
-        if any(first) and not everybody:
+        at = who.searchsorted([update.client for update in taken])
+        d, stable, step = self._vector(values, between, counting)
+        if counting is not None and any(first):
             d_all, stable_all, step_all = self._vector(values, between)
             new = np.array(first)
             raw = np.where(new, d_all[at], d[at])
@@ -250,8 +261,6 @@ class OnlineWeights:
         self, values: Floats, between: Floats, counting: NDArray[np.bool_] | None = None
     ) -> tuple[Floats, float, float]:
         """d_i of those who count (all, or these; 0 of the others), the stable step, and the step that is asked for."""
-        from fedtempo.weighting.long_run import Participation
-
         length = self.intervals.round_length or 1.0
         if counting is not None:
             values, between = values[counting], between[counting]
@@ -259,13 +268,13 @@ class OnlineWeights:
         if self._given is None or self._given[0] is not values:
             self._given = values, Importance.of(values)
         given = self._given[1]
-        base, _ = self._rule.base(given, Participation(share, None, "estimate"))
+        base, _ = self._rule.base(given, self._participation(share, None, "estimate"))
         d = base
         if counting is not None:
             d = np.zeros(len(counting))
             d[counting] = base
-        total = float(base.sum())
-        stable = float((base * share).sum()) / total
+        total = float(np.add.reduce(base))
+        stable = float(np.add.reduce(base * share)) / total
         if self._name == "stable":
             return d, stable, stable
         if self._name == "paper":
@@ -276,7 +285,7 @@ class OnlineWeights:
     def _note(self, taken: Sequence[Taken], raw: Floats) -> None:
         """How much weight others have applied while each of these jobs was out."""
         before = self._applied
-        self._applied += float(raw.sum())
+        self._applied += float(np.add.reduce(raw))
         for update in taken:
             self._overlap = max(self._overlap, before - self._mark.get(update.client, 0.0))
             self._mark[update.client] = self._applied

@@ -226,8 +226,8 @@ class TimeBased(WeightRule):
     name = "time-based"
 
     def base(self, importance: Importance, participation: Participation) -> tuple[Floats, tuple[Fraction, ...] | None]:
-        never = np.flatnonzero(participation.share <= 0)
-        if len(never):
+        if len(participation.share) and np.minimum.reduce(participation.share) <= 0:
+            never = np.flatnonzero(participation.share <= 0)
             some = ", ".join(map(str, never[:5].tolist())) + (", …" if len(never) > 5 else "")
             raise InputError(
                 f"client {some} never takes part, so no weight can make it count: this choice of clients is biased; "
