@@ -10,10 +10,10 @@
     python benchmarks/growth.py --from growth.json --figure docs        draws docs/growth.svg of what was measured
     python benchmarks/growth.py --case parameters:100000000:50          100 M parameters, 50 clients: for a GPU
 
-Asynchronous FedAvg, K = 1, through `ft.simulate`, each size in a process of its own. First calls compile; then the
-cost is the difference of a long call and a short one, divided by the updates that one has more: starting, compiling
-and the measures at both ends fall out. The pair is made `--repeats` times. "The host" is what the clock, slots and row
-numbers of the program take, beside or before the device's work. "Held" is the bytes of all models that are held at
+Asynchronous FedAvg, K = 1, through `ft.simulate`, each size in a process of its own. A first call compiles; then the
+same is called `--repeats` times, with as many updates as take some `--seconds`. Its time is that from the beginning of
+training to its end, without setting up and without the measures at both ends. "The host" is what the clock, slots and
+row numbers of the program take, beside or before the device's work. "Held" is the bytes of all models that are held at
 once, and "passes" how often an update could have read or written its model in that time at the memory's bandwidth.
 """
 
@@ -54,7 +54,7 @@ LAYERS = {
 }  # fmt: skip
 """Features and classes, by parameters."""
 MOST = 2_000_000
-"""Updates of a long call, about, at most."""
+"""Updates of a call, at most."""
 
 
 class Case(NamedTuple):
@@ -98,32 +98,42 @@ def case_of(text: str) -> Case:
 # One case, in a process of its own
 
 
-class Host:
-    """What the programs of sessions take of the host, and how many slots they need."""
+class Watch:
+    """What sessions do: when they trained, what their programs took of the host, and how many slots they need."""
 
-    seconds = 0.0
-    slots = 0
+    def __init__(self) -> None:
+        from fedtempo.simulation.engine.session import Session
 
+        self.trained: list[tuple[float, float]] = []
+        """Begin and end of each call that trains."""
+        self.host = 0.0
+        self.slots = 0
+        train, left, clock = Session.train, Session._pieces_left, time.perf_counter
 
-def watched() -> type[Host]:
-    """Time the making of pieces from here on."""
-    from fedtempo.simulation.engine.session import Session
+        def timed(session: Session, *given: Any) -> int:
+            begin = clock()
+            done = train(session, *given)
+            self.trained.append((begin, clock()))
+            return done
 
-    own = Session._pieces_left
+        def made(session: Session) -> Iterator[tuple[Any, Any]]:
+            pieces = left(session)
+            while True:
+                begin = clock()
+                found = next(pieces, None)
+                self.host += clock() - begin
+                if found is None:
+                    return
+                self.slots = max(self.slots, found[0].num_slots)
+                yield found
 
-    def left(session: Session) -> Iterator[tuple[Any, Any]]:
-        made = own(session)
-        while True:
-            begin = time.perf_counter()
-            found = next(made, None)
-            Host.seconds += time.perf_counter() - begin
-            if found is None:
-                return
-            Host.slots = max(Host.slots, found[0].num_slots)
-            yield found
+        Session.train, Session._pieces_left = timed, made  # type: ignore[method-assign]
 
-    Session._pieces_left = left  # type: ignore[method-assign]
-    return Host
+    def taken(self) -> tuple[float, float]:
+        """Seconds from where training began to where it ended, over all units, and the host's; then all begins anew."""
+        found = max(end for _, end in self.trained) - min(begin for begin, _ in self.trained), self.host
+        self.trained, self.host = [], 0.0
+        return found
 
 
 def peak_gib() -> float:
@@ -148,6 +158,14 @@ def bandwidth(mebibytes: int) -> float:
     return 2 * x.nbytes / min(seconds) / 1e9
 
 
+def updates_in(case: Case, seconds: float, processor: bool) -> int:
+    """About how many come in that time, over all runs, by a rough count of operations and bytes; not too few to say."""
+    cost = 1e-5 + 4 * case.batch * case.parameters / 4e10 + 40 * case.parameters / 1e10
+    some = seconds / cost * (1 if processor else 20)
+    enough = 2 * case.clients if case.axis == "clients" else 0
+    return round(min(MOST, max(some, enough, 8 * case.runs)))
+
+
 def measured(case: Case, seconds: float, repeats: int) -> dict[str, Any]:
     """Rates, the host's share, slots and memory."""
     import jax
@@ -165,34 +183,27 @@ def measured(case: Case, seconds: float, repeats: int) -> dict[str, Any]:
         times = ft.FixedTimes.spread(case.clients, 80)
     pace = sum(1 / float(t) for t in times.exact_mean_time)
     rates: Any = [0.01 * 2 ** (-k / 100) for k in range(case.runs)] if case.runs > 1 else 0.01
-    local, host = ft.LocalSGD(steps=1, lr=rates, batch_size=case.batch), watched()
+    local, watch = ft.LocalSGD(steps=1, lr=rates, batch_size=case.batch), Watch()
 
-    def call(updates: float) -> tuple[int, float, float, float]:
-        until = Fraction(max(1, round(1000 * updates / pace)), 1000)
-        before, begin = host.seconds, time.perf_counter()
+    def call(updates: float) -> dict[str, float]:
+        until = Fraction(max(1, round(1000 * updates / pace / case.runs)), 1000)
+        begin = time.perf_counter()
         history = ft.simulate(problem, ft.AsyncFedAvg(), times, until=until, local=local, points=2)
         wall, found = time.perf_counter() - begin, history.dataset
-        done = round(float(found["updates"].isel(time=-1).mean()) * case.runs)
-        return done, found.attrs["run_seconds"], host.seconds - before, wall - found.attrs["run_seconds"]
+        taken, host = watch.taken()
+        done = float(found["updates"].isel(time=-1).mean()) * case.runs
+        return {"updates": done, "seconds": taken, "host": host, "wall": wall}
 
-    few = max(8.0, 2.0 * case.clients if case.axis == "clients" else 0.0)
-    first = call(few)
-    few_seconds, many, most = call(few)[1], 8 * few, MOST / case.runs
-    while (longer := call(many)[1] - few_seconds) < seconds / 2 and many < most:
-        many = min(most, many * min(16.0, max(2.0, seconds / max(longer, seconds / 16))))
-    call(many)  # what this size needs is compiled
-    laps = []
-    for _ in range(repeats):
-        short, long = call(few), call(many)
-        updates, taken = long[0] - short[0], long[1] - short[1]
-        laps.append({"updates": updates, "seconds": taken, "host": long[2] - short[2], "wall": long[1]})
+    many = updates_in(case, seconds, jax.devices()[0].platform == "cpu")
+    first = call(many)
+    laps = [call(many) for _ in range(repeats)]
     found = {
-        "rates": [lap["updates"] / lap["seconds"] if lap["seconds"] > 0 else float("nan") for lap in laps],
+        "rates": [lap["updates"] / lap["seconds"] for lap in laps],
         "host_us": [1e6 * lap["host"] / lap["updates"] for lap in laps],
         "updates": laps[0]["updates"],
-        "setting_up_s": first[3],
-        "slots": host.slots,
-        "held_bytes": 4 * case.parameters * host.slots * case.runs,
+        "first_call_s": first["wall"],
+        "slots": watch.slots,
+        "held_bytes": 4 * case.parameters * watch.slots * case.runs,
         "model_bytes": 4 * case.parameters,
         "peak_gib": peak_gib(),
     }
@@ -255,13 +266,10 @@ def header(axis: str) -> str:
 def caches() -> dict[str, int]:
     """Bytes of the processor's second and third cache, as far as the system tells."""
     found = {}
-    for level in (2, 3):
-        try:
-            size = os.sysconf(f"SC_LEVEL{level}_CACHE_SIZE")
-        except (ValueError, OSError):
-            continue
-        if size > 0:
-            found[f"L{level}"] = size
+    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        level, size = ((folder / name).read_text(encoding="utf-8").strip() for name in ("level", "size"))
+        if level in "23":
+            found[f"L{level}"] = int(size.rstrip("K")) * 1024
     return found
 
 
@@ -306,7 +314,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=list(SIZES), default=list(SIZES), help="these axes alone")
     parser.add_argument("--case", metavar="AXIS:SIZE[:CLIENTS]", help="one case, in this process; prints JSON")
     parser.add_argument("--most", type=int, default=10**8, help="no larger size than this along any axis")
-    parser.add_argument("--seconds", type=float, default=1.5, help="of a long call, about")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of a call, about")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="half a second, once, up to a thousandth of the sizes")
     parser.add_argument("--json", type=Path, help="write every measurement there")
