@@ -1,7 +1,7 @@
 """What a client update costs as a study grows, on whatever device JAX has: time and memory along four axes.
 
     clients       10 to 100 000, each with a model of its own to work on: logistic regression 64 → 10
-    parameters    10³ to 10⁸, four clients: one layer, batches of 8
+    parameters    10³ to 10⁸, on processors to 5·10⁷, four clients: one layer, batches of 8
     runs          1 to 1 000 learning rates that share their batches: logistic regression 784 → 10, ten clients
     delay         the largest delay from 19 to about 190 000: one of twenty clients is up to 10⁴ times slower
 
@@ -38,7 +38,7 @@ import numpy as np
 
 SIZES: dict[str, tuple[int, ...]] = {
     "clients": (10, 100, 1_000, 10_000, 100_000),
-    "parameters": (10**3, 10**4, 10**5, 10**6, 10**7, 10**8),
+    "parameters": (10**3, 10**4, 10**5, 10**6, 10**7, 5 * 10**7, 10**8),
     "runs": (1, 4, 24, 100, 1_000),
     "delay": (1, 10, 100, 1_000, 10_000),
 }
@@ -50,9 +50,11 @@ NAMES = {
 }
 LAYERS = {
     10**3: (100, 10), 10**4: (100, 100), 10**5: (1_000, 100), 10**6: (1_000, 1_000), 10**7: (10_000, 1_000),
-    10**8: (10_000, 10_000),
+    5 * 10**7: (10_000, 5_000), 10**8: (10_000, 10_000),
 }  # fmt: skip
 """Features and classes, by parameters."""
+ON_PROCESSORS = 5 * 10**7
+"""The most parameters there unless `--most` says otherwise: about 6 GB."""
 MOST = 2_000_000
 """Updates of a call, at most."""
 
@@ -313,10 +315,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(SIZES), default=list(SIZES), help="these axes alone")
     parser.add_argument("--case", metavar="AXIS:SIZE[:CLIENTS]", help="one case, in this process; prints JSON")
-    parser.add_argument("--most", type=int, default=10**8, help="no larger size than this along any axis")
+    parser.add_argument("--most", type=int, help="no larger size than this along any axis")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a call, about")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="half a second, once, up to a thousandth of the sizes")
+    parser.add_argument("--quick", action="store_true", help="half a second, once, up to 100 000")
     parser.add_argument("--json", type=Path, help="write every measurement there")
     parser.add_argument("--from", dest="before", type=Path, help="measure nothing: what --json wrote")
     parser.add_argument("--figure", type=Path, metavar="FOLDER", help="draw growth.svg there")
@@ -341,12 +343,13 @@ def main(given: Sequence[str] | None = None) -> None:
     machine = found["machine"]
     print("; ".join(f"{key} {value}" for key, value in machine.items()))
     if options.quick:
-        options.seconds, options.repeats, options.most = 0.5, 1, min(options.most, 10**5)
+        options.seconds, options.repeats, options.most = 0.5, 1, min(options.most or 10**5, 10**5)
+    most = options.most or (ON_PROCESSORS if machine["device"] == "cpu" else 10**8)
     for axis in options.only:
         print("\n" + header(axis), flush=True)
         done = found["axes"].setdefault(axis, {})
         for size in SIZES[axis] if not options.before else map(int, done):
-            if size > options.most:
+            if size > most and not options.before:
                 continue
             if not options.before:
                 settings = ["--seconds", str(options.seconds), "--repeats", str(options.repeats)]

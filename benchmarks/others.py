@@ -26,7 +26,6 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 PLAIN = "PyTorch loop"
@@ -44,7 +43,7 @@ class Contestant(NamedTuple):
     function: str
     sizes: dict[str, int]
     """Updates of a lap by work, over all its runs: some three seconds on an idle core."""
-    options: Mapping[str, Any] = MappingProxyType({})
+    options: Mapping[str, Any] | None = None
     check: int = CHECK
     """Updates of its first lap, over all its runs."""
     package: str = ""
@@ -82,7 +81,7 @@ def lap(contestant: Contestant, work: str, updates: int, threads: int) -> tuple[
     torch.set_num_threads(threads)
     try:
         function: Callable[..., Any] = getattr(import_module(contestant.module), contestant.function)
-        done = function(work, updates, **contestant.options)
+        done = function(work, updates, **(contestant.options or {}))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return done.updates, done.seconds, done.loss
