@@ -71,6 +71,13 @@ CONTESTANTS: dict[str, Contestant] = {
     ),
 }
 
+ABSENT = {
+    "FedScale 1.0": "cannot be given this work: its rows are those of data sets that it knows by name, its asynchronous "
+    "server is FedBuff, and jobs go over gRPC to executors",
+    "Flower": "has no virtual time and no asynchronous strategy: its simulation runs on the wall clock",
+}
+"""Who is not there, and why."""
+
 
 def lap(contestant: Contestant, work: str, updates: int, threads: int) -> tuple[int, float, float] | str:
     """One lap in this process; or why there is none."""
@@ -162,7 +169,8 @@ def race(work: str, options: argparse.Namespace, versions: Mapping[str, str]) ->
     rates = {full[name]: [done[0] / done[1] for done in each] for name, each in laps.items() if each}
     losses = {full[name]: done[2] for name, done in first.items()}
     print(f"\n{work}, loss after the first {CHECK} updates (after fewer where a contestant is very slow):\n")
-    print("\n".join(table(rates, losses, {full[n]: reason for n, reason in reasons.items()}, begin)) + "\n", flush=True)
+    told = {full[n]: reason for n, reason in reasons.items()} | ABSENT
+    print("\n".join(table(rates, losses, told, begin)) + "\n", flush=True)
     if odd:
         print(f"Not the same training, by their losses: {', '.join(odd)}\n", flush=True)
     return {"rates": rates, "losses": losses, "initial": begin, "reasons": reasons, "odd": odd, "laps": laps}
