@@ -106,16 +106,16 @@ class Watch:
     def __init__(self) -> None:
         from fedtempo.simulation.engine.session import Session
 
-        self.trained: list[tuple[float, float]] = []
-        """Begin and end of each call that trains."""
+        self.trained: list[tuple[float, float, float, float]] = []
+        """Begin and end of each call that trains, and the process's CPU seconds then."""
         self.host = 0.0
         self.slots = 0
         train, left, clock = Session.train, Session._pieces_left, time.perf_counter
 
         def timed(session: Session, *given: Any) -> int:
-            begin = clock()
+            begin, before = clock(), time.process_time()
             done = train(session, *given)
-            self.trained.append((begin, clock()))
+            self.trained.append((begin, clock(), before, time.process_time()))
             return done
 
         def made(session: Session) -> Iterator[tuple[Any, Any]]:
@@ -131,9 +131,10 @@ class Watch:
 
         Session.train, Session._pieces_left = timed, made  # type: ignore[method-assign]
 
-    def taken(self) -> tuple[float, float]:
-        """Seconds from where training began to where it ended, over all units, and the host's; then all begins anew."""
-        found = max(end for _, end in self.trained) - min(begin for begin, _ in self.trained), self.host
+    def taken(self) -> tuple[float, float, float]:
+        """Seconds and CPU seconds from where training began to where it ended, and the host's."""
+        begins, ends, before, after = zip(*self.trained, strict=True)
+        found = max(ends) - min(begins), max(after) - min(before), self.host
         self.trained, self.host = [], 0.0
         return found
 
@@ -192,15 +193,16 @@ def measured(case: Case, seconds: float, repeats: int) -> dict[str, Any]:
         begin = time.perf_counter()
         history = ft.simulate(problem, ft.AsyncFedAvg(), times, until=until, local=local, points=2)
         wall, found = time.perf_counter() - begin, history.dataset
-        taken, host = watch.taken()
+        taken, cpu, host = watch.taken()
         done = float(found["updates"].isel(time=-1).mean()) * case.runs
-        return {"updates": done, "seconds": taken, "host": host, "wall": wall}
+        return {"updates": done, "seconds": taken, "cpu": cpu, "host": host, "wall": wall}
 
     many = updates_in(case, seconds, jax.devices()[0].platform == "cpu")
     first = call(many)
     laps = [call(many) for _ in range(repeats)]
     found = {
         "rates": [lap["updates"] / lap["seconds"] for lap in laps],
+        "cpu_us": [1e6 * lap["cpu"] / lap["updates"] for lap in laps],
         "host_us": [1e6 * lap["host"] / lap["updates"] for lap in laps],
         "updates": laps[0]["updates"],
         "first_call_s": first["wall"],
@@ -244,11 +246,17 @@ def amount(count: float) -> str:
 def row(size: int, found: dict[str, Any], gbps: float) -> str:
     """A size's line of the table."""
     if "failed" in found:
-        return f"| {spaced(size)} | {found['failed']} | | | | | | |"
+        return f"| {spaced(size)} | {found['failed']} | | | | | | | |"
     rate = median(found["rates"])
     passes = gbps * 1e9 / rate / found["model_bytes"]
     spread = f"{spaced(rate)} ({spaced(min(found['rates']))} to {spaced(max(found['rates']))})"
-    cells = [spaced(size), spread, f"{1e6 / rate:.3g}", f"{max(0.0, median(found['host_us'])):.2g}"]
+    cells = [
+        spaced(size),
+        spread,
+        f"{1e6 / rate:.3g}",
+        f"{median(found['cpu_us']):.3g}",
+        f"{median(found['host_us']):.2g}",
+    ]
     memory = f"{found['peak_gib']:.2f}"
     if "device_peak_gib" in found:
         memory += f", on the device {found['device_peak_gib']:.2f} of {found['device_limit_gib']:.0f}"
@@ -256,7 +264,15 @@ def row(size: int, found: dict[str, Any], gbps: float) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-HEADS = ("updates a second, median (min to max)", "µs an update", "the host's µs", "models held", "held", "passes")
+HEADS = (
+    "updates a second, median (min to max)",
+    "µs an update",
+    "CPU µs",
+    "the host's µs",
+    "models held",
+    "held",
+    "passes",
+)
 
 
 def header(axis: str) -> str:

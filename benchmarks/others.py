@@ -7,8 +7,9 @@
 The work is in others_work.py: clients, rows, times, network, K, B, learning rate and server are the same for all. Each
 contestant has a process of its own, which holds its libraries alone. A first lap of 200 updates warms up and shows by
 its loss that the contestant trains the same thing; then all take turns, three laps of a few seconds each.
-Seconds are those of training, without setting up and compiling; fedtempo's have its two measures in them. PyTorch has
-one thread unless `--threads` says otherwise: with more, steps as small as these mostly wait.
+Seconds are those of training, without setting up and compiling; fedtempo's have its two measures in them. CPU seconds
+are there for machines that others use too. PyTorch has one thread unless `--threads` says otherwise: with more, steps
+as small as these mostly wait.
 """
 
 from __future__ import annotations
@@ -72,14 +73,14 @@ CONTESTANTS: dict[str, Contestant] = {
 }
 
 ABSENT = {
-    "FedScale 1.0": "cannot be given this work: its rows are those of data sets that it knows by name, its asynchronous "
-    "server is FedBuff, and jobs go over gRPC to executors",
+    "FedScale 1.0": "cannot be given this work: its rows are those of data sets that it knows by name, "
+    "its asynchronous server is FedBuff, and jobs go over gRPC to executors",
     "Flower": "has no virtual time and no asynchronous strategy: its simulation runs on the wall clock",
 }
 """Who is not there, and why."""
 
 
-def lap(contestant: Contestant, work: str, updates: int, threads: int) -> tuple[int, float, float] | str:
+def lap(contestant: Contestant, work: str, updates: int, threads: int) -> tuple[int, float, float, float] | str:
     """One lap in this process; or why there is none."""
     warnings.simplefilter("ignore")
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (their logs)
@@ -91,7 +92,7 @@ def lap(contestant: Contestant, work: str, updates: int, threads: int) -> tuple[
         done = function(work, updates, **(contestant.options or {}))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return done.updates, done.seconds, done.loss
+    return done.updates, done.seconds, done.cpu, done.loss
 
 
 def named(name: str, contestant: Contestant, versions: Mapping[str, str]) -> str:
@@ -109,21 +110,22 @@ def spaced(number: float) -> str:
 
 
 def table(
-    rates: Mapping[str, Sequence[float]], losses: Mapping[str, float], reasons: Mapping[str, str], initial: float
+    rates: Mapping[str, Sequence[float]],
+    by_cpu: Mapping[str, float],
+    losses: Mapping[str, float],
+    reasons: Mapping[str, str],
+    initial: float,
 ) -> list[str]:
     """A work's table: those that ran in order, then why the others did not."""
     yardstick = statistics.median(rates[PLAIN]) if PLAIN in rates else float("nan")
-    lines = [
-        f"| contestant | updates a second, median (min to max) | × the {PLAIN} | loss, first {initial:.2f} |",
-        "|---|---|---|---|",
-    ]
+    heads = ("contestant", "updates a second, median (min to max)", f"× the {PLAIN}", "a CPU second")
+    lines = [f"| {' | '.join(heads)} | loss, first {initial:.2f} |", "|---|---|---|---|---|"]
     for name, each in rates.items():
         middle = statistics.median(each)
         times = f"{middle / yardstick:.3g}" if middle < yardstick else f"{middle / yardstick:.1f}"
-        lines.append(
-            f"| {name} | {spaced(middle)} ({spaced(min(each))} to {spaced(max(each))}) | {times} | {losses[name]:.2f} |"
-        )
-    return lines + [f"| {name} | {reason} | | |" for name, reason in reasons.items()]
+        spread = f"{spaced(middle)} ({spaced(min(each))} to {spaced(max(each))})"
+        lines.append(f"| {name} | {spread} | {times} | {spaced(by_cpu[name])} | {losses[name]:.2f} |")
+    return lines + [f"| {name} | {reason} | | | |" for name, reason in reasons.items()]
 
 
 def race(work: str, options: argparse.Namespace, versions: Mapping[str, str]) -> dict[str, Any]:
@@ -133,17 +135,17 @@ def race(work: str, options: argparse.Namespace, versions: Mapping[str, str]) ->
     if options.contestants:
         there = {name: it for name, it in there.items() if any(part in name for part in options.contestants)}
     pools = {name: ProcessPoolExecutor(1, mp_context=context) for name in there}
-    laps: dict[str, list[tuple[int, float, float]]] = {}
-    first: dict[str, tuple[int, float, float]] = {}
+    laps: dict[str, list[tuple[int, float, float, float]]] = {}
+    first: dict[str, tuple[int, float, float, float]] = {}
     reasons: dict[str, str] = {}
 
-    def one(name: str, updates: int) -> tuple[int, float, float] | str:
-        done: tuple[int, float, float] | str
+    def one(name: str, updates: int) -> tuple[int, float, float, float] | str:
+        done: tuple[int, float, float, float] | str
         try:
             done = pools[name].submit(lap, there[name], work, updates, options.threads).result()
         except Exception as error:  # its process died
             done = f"{type(error).__name__}: {error}"
-        told = done if isinstance(done, str) else f"{spaced(done[0] / done[1])} updates a second, loss {done[2]:.3f}"
+        told = done if isinstance(done, str) else f"{spaced(done[0] / done[1])} updates a second, loss {done[3]:.3f}"
         print(f"{work}, {name}: {told}", file=sys.stderr, flush=True)
         return done
 
@@ -163,17 +165,26 @@ def race(work: str, options: argparse.Namespace, versions: Mapping[str, str]) ->
     finally:
         for pool in pools.values():
             pool.shutdown()
-    plain = first[PLAIN][2] if PLAIN in first else float("nan")
-    odd = [n for n, done in first.items() if there[n].check >= CHECK and abs(done[2] - plain) > APART * plain]
+    plain = first[PLAIN][3] if PLAIN in first else float("nan")
+    odd = [n for n, done in first.items() if there[n].check >= CHECK and abs(done[3] - plain) > APART * plain]
     full = {name: named(name, contestant, versions) for name, contestant in there.items()}
     rates = {full[name]: [done[0] / done[1] for done in each] for name, each in laps.items() if each}
-    losses = {full[name]: done[2] for name, done in first.items()}
+    by_cpu = {full[name]: statistics.median(done[0] / done[2] for done in each) for name, each in laps.items() if each}
+    losses = {full[name]: done[3] for name, done in first.items()}
     print(f"\n{work}, loss after the first {CHECK} updates (after fewer where a contestant is very slow):\n")
     told = {full[n]: reason for n, reason in reasons.items()} | ABSENT
-    print("\n".join(table(rates, losses, told, begin)) + "\n", flush=True)
+    print("\n".join(table(rates, by_cpu, losses, told, begin)) + "\n", flush=True)
     if odd:
         print(f"Not the same training, by their losses: {', '.join(odd)}\n", flush=True)
-    return {"rates": rates, "losses": losses, "initial": begin, "reasons": reasons, "odd": odd, "laps": laps}
+    return {
+        "rates": rates,
+        "by_cpu": by_cpu,
+        "losses": losses,
+        "initial": begin,
+        "reasons": reasons,
+        "odd": odd,
+        "laps": laps,
+    }
 
 
 def _initial(work: str) -> float:

@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import tempfile
-import time
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import TensorDataset
 
-from others_work import BATCH, MIXING, TICK, WORKS, Lap, clients, initial, loss
+from others_work import BATCH, MIXING, TICK, WORKS, Clock, Lap, clients, initial, loss
 
 
 @cache
@@ -79,12 +78,12 @@ def appfl_lap(name: str, updates: int, *, collect: bool) -> Lap:
         server, agents, profiles, max_in_flight=len(agents), logger=logging.getLogger("vsim"),
         base_step_time=1 / (TICK * work.steps),
     )  # fmt: skip
-    begin = time.perf_counter()
+    clock = Clock()
     driver.run()
-    seconds = time.perf_counter() - begin
+    taken = clock.read()
     found: dict[str, Any] = server.get_parameters(serial_run=True)
     model = copy.deepcopy(initial(name))
     model.load_state_dict(found)
     staleness = float(np.mean([record["staleness"] for record in driver.history]))
     assert abs(staleness - float(work.line(updates).staleness.mean())) < 0.5, "its clock is not ours"
-    return Lap(len(driver.history) + len(driver.active), seconds, loss(model, name))
+    return Lap(len(driver.history) + len(driver.active), *taken, loss(model, name))

@@ -12,7 +12,6 @@ import io
 import os
 import sys
 import tempfile
-import time
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from others_work import BATCH, MIXING, WORKS, Lap, clients, initial, loss
+from others_work import BATCH, MIXING, WORKS, Clock, Lap, clients, initial, loss
 
 CONFIG = """
 from functools import partial
@@ -96,10 +95,10 @@ def flgo_lap(name: str, updates: int, *, proximal: bool = True) -> Lap:
     with contextlib.redirect_stdout(told):
         runner = flgo.init(task(name), Algorithm, options, Simulator=Times)
         runner.model.model.load_state_dict(initial(name).state_dict())
-        begin = time.perf_counter()
+        clock = Clock()
         runner.run()
-        seconds = time.perf_counter() - begin
+        taken = clock.read()
     model: nn.Module = copy.deepcopy(initial(name))
     model.load_state_dict(runner.model.model.state_dict())
     torch.set_grad_enabled(True)
-    return Lap(trained, seconds, loss(model, name))
+    return Lap(trained, *taken, loss(model, name))

@@ -78,8 +78,20 @@ class Lap(NamedTuple):
     """Client updates, all runs together."""
     seconds: float
     """Training alone, but for fedtempo's two measures."""
+    cpu: float
+    """CPU seconds of the process meanwhile; of fedtempo those of the whole call."""
     loss: float
     """Of the last model, over all rows of all clients; of several runs that at the same learning rate."""
+
+
+class Clock:
+    """Seconds and CPU seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._begin = time.perf_counter(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        return time.perf_counter() - self._begin[0], time.process_time() - self._begin[1]
 
 
 @cache
@@ -134,7 +146,7 @@ def loop(batches: Callable[[Tensor, Tensor], Iterator[tuple[Tensor, Tensor]]], n
     sent = [copy.deepcopy(model) for _ in clients(name)]
     rows = [batches(x, y) for x, y in clients(name)]
     order = work.line(updates).client.tolist()
-    begin = time.perf_counter()
+    clock = Clock()
     for client in order:
         local = sent[client]
         solver = torch.optim.SGD(local.parameters(), lr=work.lr)
@@ -147,7 +159,7 @@ def loop(batches: Callable[[Tensor, Tensor], Iterator[tuple[Tensor, Tensor]]], n
             for theta, end in zip(model.parameters(), local.parameters(), strict=True):
                 theta.mul_(1 - MIXING).add_(end, alpha=MIXING)
         sent[client] = copy.deepcopy(model)
-    return Lap(len(order), time.perf_counter() - begin, loss(model, name))
+    return Lap(len(order), *clock.read(), loss(model, name))
 
 
 def numpy_loop(name: str, updates: int) -> Lap:
@@ -158,7 +170,7 @@ def numpy_loop(name: str, updates: int) -> Lap:
     sent = [(weight, bias)] * len(rows)
     generator, place = np.random.default_rng(0), np.arange(BATCH)
     order = work.line(updates).client.tolist()
-    begin = time.perf_counter()
+    clock = Clock()
     for i in order:
         batch = generator.integers(0, len(rows[i][1]), BATCH)
         x, y = rows[i][0][batch], rows[i][1][batch]
@@ -172,7 +184,7 @@ def numpy_loop(name: str, updates: int) -> Lap:
         weight = (1 - MIXING) * weight + MIXING * local[0]
         bias = (1 - MIXING) * bias + MIXING * local[1]
         sent[i] = weight, bias
-    seconds = time.perf_counter() - begin
+    taken = clock.read()
     model = copy.deepcopy(initial(name))
     model.load_state_dict({"weight": torch.from_numpy(weight.T.copy()), "bias": torch.from_numpy(bias)})
-    return Lap(len(order), seconds, loss(model, name))
+    return Lap(len(order), *taken, loss(model, name))

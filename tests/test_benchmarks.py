@@ -39,12 +39,16 @@ def test_others_have_a_lap_for_every_work_and_a_function_that_exists() -> None:
 def test_others_table_is_in_times_of_the_plain_loop_and_says_why_one_is_missing() -> None:
     others = script("others")
     lines = others.table(
-        {others.PLAIN: [100, 200, 400], "a": [50, 50, 50]}, {others.PLAIN: 1.0, "a": 1.1}, {"b": "no"}, 2.3
+        {others.PLAIN: [100, 200, 400], "a": [50, 50, 50]},
+        {others.PLAIN: 210, "a": 55},
+        {others.PLAIN: 1.0, "a": 1.1},
+        {"b": "no"},
+        2.3,
     )
     assert lines[2:] == [
-        "| PyTorch loop | 200 (100 to 400) | 1.0 | 1.00 |",
-        "| a | 50 (50 to 50) | 0.25 | 1.10 |",
-        "| b | no | | |",
+        "| PyTorch loop | 200 (100 to 400) | 1.0 | 210 | 1.00 |",
+        "| a | 50 (50 to 50) | 0.25 | 55 | 1.10 |",
+        "| b | no | | | |",
     ]
     of = {"appfl": "1.12.0", "flgo": "0.4.4"}
     names = {others.named(name, contestant, of) for name, contestant in others.CONTESTANTS.items()}
@@ -80,8 +84,8 @@ def test_growth_has_a_case_for_every_size() -> None:
 def test_growth_prints_and_draws_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     growth = script("growth")
     one = {
-        "rates": [1000.0, 2000.0, 4000.0], "host_us": [4.0, 5.0, 6.0], "slots": 8, "held_bytes": 32_000,
-        "model_bytes": 4_000, "peak_gib": 0.5,
+        "rates": [1000.0, 2000.0, 4000.0], "cpu_us": [600.0], "host_us": [4.0, 5.0, 6.0], "slots": 8,
+        "held_bytes": 32_000, "model_bytes": 4_000, "peak_gib": 0.5,
     }  # fmt: skip
     two = {**one, "held_bytes": 3_200_000, "device_peak_gib": 2.0, "device_limit_gib": 139.0}
     found = {
@@ -92,7 +96,7 @@ def test_growth_prints_and_draws_what_was_measured(tmp_path: Path, capsys: pytes
     file.write_text(json.dumps(found), encoding="utf-8")
     growth.main(["--from", str(file), "--figure", str(tmp_path)])
     printed = capsys.readouterr().out
-    assert "| 1 000 | 2 000 (1 000 to 4 000) | 500 | 5 | 8 | 32 kB | 2.5e+03 | 0.50 |" in printed
+    assert "| 1 000 | 2 000 (1 000 to 4 000) | 500 | 600 | 5 | 8 | 32 kB | 2.5e+03 | 0.50 |" in printed
     assert "2.00 of 139" in printed
     assert re.search(r"1 000 000 \| exit status -9", printed)
     assert "</svg>" in (tmp_path / "growth.svg").read_text(encoding="utf-8")
