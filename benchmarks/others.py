@@ -54,21 +54,21 @@ class Contestant(NamedTuple):
 OURS, TORCH = "others_fedtempo", {"engine": "torch", "module": True}
 CONTESTANTS: dict[str, Contestant] = {
     "NumPy loop": Contestant("others_work", "numpy_loop", {LOGISTIC: 40_000}),
-    PLAIN: Contestant("others_work", "index_loop", {LOGISTIC: 5_000, CNN: 300}),
-    "PyTorch loop with DataLoaders": Contestant("others_work", "loader_loop", {LOGISTIC: 3_000, CNN: 300}),
+    PLAIN: Contestant("others_work", "index_loop", {LOGISTIC: 5_000, CNN: 120}),
+    "PyTorch loop with DataLoaders": Contestant("others_work", "loader_loop", {LOGISTIC: 3_000, CNN: 120}),
     "fedtempo, one run": Contestant(OURS, "fedtempo_lap", {LOGISTIC: 50_000}, {"engine": "auto"}),
     "fedtempo, 24 runs": Contestant(
         OURS, "fedtempo_lap", {LOGISTIC: 150_000}, {"engine": "auto", "runs": 24}, 24 * CHECK
     ),
-    "fedtempo, PyTorch engine": Contestant(OURS, "fedtempo_lap", {LOGISTIC: 8_000, CNN: 400}, TORCH),
-    "fedtempo, PyTorch engine, 4 runs": Contestant(OURS, "fedtempo_lap", {CNN: 800}, TORCH | {"runs": 4}, 4 * CHECK),
-    "FLGo": Contestant("others_flgo", "flgo_lap", {LOGISTIC: 1_500, CNN: 300}, package="flgo"),
+    "fedtempo, PyTorch engine": Contestant(OURS, "fedtempo_lap", {LOGISTIC: 5_000, CNN: 160}, TORCH),
+    "fedtempo, PyTorch engine, 4 runs": Contestant(OURS, "fedtempo_lap", {CNN: 240}, TORCH | {"runs": 4}, 4 * CHECK),
+    "FLGo": Contestant("others_flgo", "flgo_lap", {LOGISTIC: 1_500, CNN: 120}, package="flgo"),
     "FLGo without the proximal term": Contestant(
-        "others_flgo", "flgo_lap", {LOGISTIC: 1_500, CNN: 300}, {"proximal": False}, package="flgo"
+        "others_flgo", "flgo_lap", {LOGISTIC: 1_500, CNN: 120}, {"proximal": False}, package="flgo"
     ),
     "APPFL": Contestant("others_appfl", "appfl_lap", {LOGISTIC: 2, CNN: 2}, {"collect": True}, 1, "appfl"),
     "APPFL, `optimize_memory: False`": Contestant(
-        "others_appfl", "appfl_lap", {LOGISTIC: 1_000, CNN: 300}, {"collect": False}, package="appfl"
+        "others_appfl", "appfl_lap", {LOGISTIC: 1_000, CNN: 120}, {"collect": False}, package="appfl"
     ),
 }
 
