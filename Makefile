@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CORE := $(VENV)/.core
 BROWSER := $(VENV)/.browser
+OTHERS := .venv-others
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
 .PHONY: torch demo test lint types unit wheel fuzz bounds bench bench-clock bench-engine bench-models bench-quadratic \
-	bench-planner bench-everyday bench-flower bench-one-line bench-torch flower-demo test-flower test-slow test-torch test-track test-browser publish-check check-accelerator lock format clean
+	bench-planner bench-everyday bench-flower bench-one-line bench-torch bench-others bench-growth flower-demo test-flower test-slow test-torch test-track test-browser publish-check check-accelerator lock format clean
 
 # Twenty unequal clients train a model of scikit-learn's digits under five schemes, three learning rates, three seeds.
 demo: $(CORE)
@@ -93,6 +94,14 @@ bench-planner: $(READY)
 bench-torch: torch
 	$(BIN)/python benchmarks/torch_engine.py
 
+# FLGo's and APPFL's simulators and plain loops on the same work in the same run, from an environment of its own.
+bench-others: $(OTHERS)/.ready
+	$(OTHERS)/bin/python benchmarks/others.py
+
+# How cost grows with clients, parameters, runs and delay.
+bench-growth: $(READY)
+	$(BIN)/python benchmarks/growth.py
+
 # What a round costs on Flower, transport and ours apart, and how many updates a second the server takes.
 bench-flower: $(READY)
 	$(BIN)/python benchmarks/flower_overhead.py
@@ -142,6 +151,12 @@ $(BROWSER): $(READY) requirements/browser.txt
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -r requirements/browser.txt
 	touch $@
 
+$(OTHERS)/.ready: pyproject.toml constraints.txt requirements/torch.txt requirements/others.txt
+	$(PYTHON) -m venv --clear $(OTHERS)
+	PIP_CONSTRAINT=constraints.txt $(OTHERS)/bin/pip install -qq --disable-pip-version-check --editable . -r requirements/torch.txt
+	$(OTHERS)/bin/pip install -qq --disable-pip-version-check --no-deps -r requirements/others.txt
+	touch $@
+
 lock:
 	$(PYTHON) -m venv --clear .venv-lock
 	.venv-lock/bin/pip install --quiet pip-tools
@@ -150,4 +165,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf $(VENV) .venv-lock build dist site results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) .venv-lock build dist site results .pytest_cache .mypy_cache .ruff_cache .hypothesis
