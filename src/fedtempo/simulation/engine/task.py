@@ -27,6 +27,8 @@ from fedtempo.training.state_average import StateAverage, Values
 OUTERMOST, INNERMOST = 0, -1
 """Axes of runs, among the axes of a model."""
 SHARE = "importance"
+LARGE = 1 << 28
+"""Bytes of versions that are not to be held twice."""
 FULL_ROWS = 256
 """Rows that a full gradient takes at once."""
 
@@ -247,7 +249,12 @@ class Task:
         places = jnp.array([MAKING, FIRST])
         acc = self._over_seeds_and_runs(self.start, params, state)
         first = self._over_seeds_and_runs(self.version, params, acc)
-        slots = jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype).at[places].set(x), first)
+
+        def held(x: jax.Array) -> jax.Array:
+            return jnp.zeros((num_slots, *x.shape), x.dtype).at[places].set(x)
+
+        # one operation after the other, they would be held twice; compiling takes longer than that does for small ones
+        slots = jax.tree.map(lambda x: (jax.jit(held) if num_slots * x.nbytes > LARGE else held)(x), first)
         clients = jax.tree.map(
             lambda x: jnp.repeat(x[None], num_clients, axis=0), self._over_seeds_and_runs(self.work.start, params)
         )
