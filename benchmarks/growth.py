@@ -253,9 +253,9 @@ def row(size: int, found: dict[str, Any], gbps: float) -> str:
     cells = [
         spaced(size),
         spread,
-        f"{1e6 / rate:.3g}",
-        f"{median(found['cpu_us']):.3g}",
-        f"{median(found['host_us']):.2g}",
+        spaced(1e6 / rate),
+        spaced(median(found["cpu_us"])),
+        spaced(median(found["host_us"])),
     ]
     memory = f"{found['peak_gib']:.2f}"
     if "device_peak_gib" in found:

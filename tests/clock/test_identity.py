@@ -6,6 +6,7 @@ import builtins
 import functools
 import math
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -277,7 +278,14 @@ def test_a_key_is_the_same_in_another_process_and_after_use() -> None:
     assert times.clock_mean_time.all()  # worked out and kept inside
     assert times.availability is not None
     assert len(times.availability.stretches) == 1
+    pickle.dumps((times, rules.WaitForSome(2)))  # which writes something down in their classes
     assert digest(rules.WaitForSome(2), times) == done.stdout.strip()
+
+
+def test_a_key_is_the_same_after_pickling() -> None:
+    before = own(Half())
+    pickle.dumps(Half())
+    assert own(Half()) == before
 
 
 # -- rules of one's own

@@ -60,7 +60,7 @@ _NOT_SEEN_CODES = {opmap[name] for name in _NOT_SEEN if name in opmap}
 _OF_CLASSES = {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__dataclass_params__"}
 _OF_CLASSES |= {"__dataclass_fields__", "__match_args__", "__abstractmethods__", "_abc_impl", "__parameters__"}
 _OF_CLASSES |= {"__annotate__", "__annotate_func__", "__annotations_cache__"}
-_OF_CLASSES |= {"__firstlineno__", "__static_attributes__"}
+_OF_CLASSES |= {"__firstlineno__", "__static_attributes__", "__slotnames__"}
 """Attributes of a class that do not decide what it does."""
 _OF_DATACLASSES = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__"}
 """What `dataclass` writes: it follows from the fields."""
