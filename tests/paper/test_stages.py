@@ -13,6 +13,7 @@ import xarray as xr
 import fedtempo as ft
 from cli.test_cli import in_process
 from fedtempo.paper import stages
+from fedtempo.paper.claims_runs import Part
 from fedtempo.paper.drawing import note
 from fedtempo.paper.figure_file import FIGURES, OWN_FIGURES, read_figure
 from fedtempo.paper.stages import Place, at_rate_of, load, missing_rates, path_of, run_part, what_was_run
@@ -314,6 +315,65 @@ def test_runs_beside_replace_what_they_name_and_have_files_of_their_own(wide, tm
     before = {p: p.stat().st_mtime_ns for p in out.glob("*.nc")}
     assert in_process(capsys, monkeypatch, *words, "--resume")[0] == 0
     assert {p: p.stat().st_mtime_ns for p in out.glob("*.nc")} == before
+
+
+CHOOSERS = WIDE.replace("seeds = [3, 5]", 'seeds = [3, 5, 7]\nweights = ["identical", "time-based"]').replace(
+    "[scales.quick]\n", "[scales.quick]\nchoosers = 1\n"
+)
+
+
+def test_a_few_partitions_choose_the_rates_of_the_others(tmp_path, capsys, monkeypatch):
+    path, out = tmp_path / "wide.toml", tmp_path / "out"
+    path.write_text(CHOOSERS)
+    words = ("reproduce", str(path), "--for-claims", "--quiet", "--out", str(out))
+    assert in_process(capsys, monkeypatch, *words)[0] == 0
+    found = load(out / "wide-few.partitions.nc")
+    assert found.finished
+    assert what_was_run(found)["choosers"] == 1
+    assert what_was_run(found)["study"]["seeds"] == [3, 5, 7]
+    final = found.final()
+    assert final.sel(seed=3).notnull().all()
+    for scheme in found.dataset["scheme"].values:
+        ranked = {r: float(final.sel(scheme=scheme, weights=r, seed=3).idxmin()) for r in ("identical", "time-based")}
+        there = final.sel(scheme=scheme, seed=[5, 7]).notnull()
+        run = there["local_lr"].values[there.any(["seed", "weights"]).values]
+        assert run.tolist() == sorted(set(ranked.values()))
+        assert there.sel(local_lr=run).all()
+    alone = ft.simulate(
+        ft.problems.digits(4, partition="dirichlet:0.1", seed=7),
+        [ft.FedAvg(), ft.AsyncFedAvg()],
+        ft.FixedTimes(json.loads(found.attrs["configuration"])["merged"][0]["times"]),
+        until=2,
+        points=3,
+        seeds=[7],
+        local=ft.LocalSGD(lr=[0.001, 0.002], batch_size=8),
+        weights=["identical", "time-based"],
+        step="paper",
+    )
+    theirs = alone.dataset["loss"].astype(np.float32).sel(seed=7)
+    mine = found.dataset["loss"].sel(seed=7)
+    assert mine.notnull().any()
+    np.testing.assert_allclose(mine.values, theirs.where(mine.notnull()).values, rtol=1e-6)  # beside other runs
+    part = Part.of("few", found)
+    assert part.choosing.values.ravel().tolist() == [True, False, False]
+    judged = part.best("Async", "identical")
+    assert judged.choice.runs == {(3, 0)}
+    assert judged.final().notnull().values.ravel().tolist() == [False, True, True]
+    before = {p: p.stat().st_mtime_ns for p in out.glob("*.nc")}
+    assert in_process(capsys, monkeypatch, *words, "--resume")[0] == 0
+    assert {p: p.stat().st_mtime_ns for p in out.glob("*.nc")} == before
+
+
+def test_partitions_of_which_all_choose_are_refused(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "wide.toml"
+    for given, said in (("3", "list more of them than that"), ("-1", "give a whole one from 0 on"), ('"a"', "'a'")):
+        path.write_text(CHOOSERS.replace("choosers = 1", f"choosers = {given}"))
+        code, _, err = in_process(
+            capsys, monkeypatch, "reproduce", str(path), "--for-claims", "--out", str(tmp_path / "out")
+        )
+        assert code == 2
+        assert "choosers" in err
+        assert said in err
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedtempo as ft
+from fedtempo.problems.redealt import problem_of
 from fedtempo.simulation import study as planning
 from fedtempo.simulation.costs import estimate
 from fedtempo.simulation.engine.session import Session
@@ -127,6 +128,18 @@ def test_histories_are_kept_and_merged(tmp_path):
     np.testing.assert_array_equal(ft.merge(parts).dataset["loss"].values, whole.dataset["loss"].values)
     with pytest.raises(ft.InputError, match="have other data"):
         ft.merge([whole, study(dealt, seeds=[7])])
+
+
+def test_more_seeds_of_named_data_that_are_dealt_anew_are_merged():
+    def found(seeds, partition="dirichlet:0.1"):
+        times, local = ft.FixedTimes.spread(4, 80), ft.LocalSGD(lr=0.1, batch_size=8)
+        problem = problem_of({"name": "digits", "clients": 4, "partition": partition, "seed": "each"})
+        return ft.simulate(problem, ft.FedAvg(), times, until=2, points=3, seeds=seeds, local=local)
+
+    whole, parts = found([1, 4]), [found([1]), found([4])]
+    np.testing.assert_allclose(ft.merge(parts).dataset["loss"].values, whole.dataset["loss"].values, rtol=1e-6)
+    with pytest.raises(ft.InputError, match="have other data"):
+        ft.merge([parts[0], found([4], "iid")])
 
 
 @pytest.mark.slow

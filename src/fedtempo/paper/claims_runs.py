@@ -7,7 +7,8 @@ none (NaN). An unfinished study ends at the last time that every scheme and weig
 What was run beside a figure for its claims is read in its place: many partitions, or the beginning on a finer grid.
 
 A rate is chosen on some of the runs, and judged on the others: on the seeds of the first stage if there was one, else
-on a fifth of the seeds, one at least; where a partition has one seed only, on a fifth of the partitions.
+on a fifth of the seeds, one at least; where a partition has one seed only, on a fifth of the partitions, or on those
+that were run at every rate.
 """
 
 from __future__ import annotations
@@ -145,12 +146,13 @@ class Part:
         """Which runs rates are chosen on, over partition and seed."""
         data = self.history.dataset
         partitions, seeds = data.sizes["partition"], data.sizes["seed"]
-        stage = int(what_was_run(self.history).get("first_stage", {}).get("seeds", 0))
+        about = what_was_run(self.history)
+        stage = int(about.get("first_stage", {}).get("seeds", 0))
         found = np.zeros((partitions, seeds), dtype=bool)
         if seeds > 1:
             found[:, : min(stage or max(1, seeds // 5), seeds)] = True
         else:
-            found[: max(1, partitions // 5)] = True
+            found[: int(about.get("choosers", 0)) or max(1, partitions // 5)] = True
         return xr.DataArray(
             found, dims=("partition", "seed"), coords={d: data[d].values for d in ("partition", "seed")}
         )

@@ -10,7 +10,8 @@
                               `scout`: a first stage with all learning rates, replacing the study again; `keep`: how
                               many of them go on; `widen`: how many times rates are added beyond a best one that is
                               the last on its side, `together`: for all schemes; `runs.NAME`: a study beside,
-                              replacing it again, for the claims
+                              replacing it again, for the claims; `choosers`: of the seeds of `runs.partitions`, how
+                              many are run at every learning rate, the others at the best of those alone
     [settings.authors]        what another setting lays over the file: `study` for all parts, `parts.NAME` for one of
                               them, `scales` for what it replaces at a scale
 
@@ -46,8 +47,8 @@ Table = dict[str, Any]
 _TOP = ("title", "place", "about", "says", "kind", "study", "parts", "scales", "settings", "timeline")
 _SETTING = ("study", "parts", "scales")
 _PART = ("name", "title", "study", "of", "paper")
-_SCALE = ("study", "parts", "scout", "keep", "widen", "together", "runs", "about")
-_SCALE_PART = ("study", "scout", "keep", "widen", "together", "runs")
+_SCALE = ("study", "parts", "scout", "keep", "widen", "together", "runs", "choosers", "about")
+_SCALE_PART = ("study", "scout", "keep", "widen", "together", "runs", "choosers")
 RUNS = ("partitions", "beginning", "small-rates")
 """What claims are judged by beside a figure's own study: data dealt anew by every seed, the first of the time, rates at
 which nothing is unstable."""
@@ -75,6 +76,8 @@ class Part:
     """Whether they are added for all schemes."""
     runs: Mapping[str, Table] = field(default_factory=dict)
     """Studies beside it, for the claims."""
+    choosers: int = 0
+    """Of the partitions, how many are run at every learning rate: all of them if none is said."""
     only_scout: bool = False
     """Whether its first stage is what is drawn."""
     setting: str = TEXT
@@ -254,6 +257,7 @@ def _part(
         widen=widen,
         together=_said(f"{figure}: together", own.get("together", reduced.get("together", False))),
         runs=runs,
+        choosers=_counted(f"{figure}: choosers", own.get("choosers", reduced.get("choosers", 0)), 0, "seeds"),
         setting=setting,
     )
 

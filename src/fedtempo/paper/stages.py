@@ -4,7 +4,8 @@
     two stages      all learning rates over a short horizon, then for each scheme the `keep` best over the long one
     widened         then, where the best rate of a scheme is the last one on its side, the two next to it over the long
                     one, as often as the figure's file says
-    beside          what the claims are judged by: many partitions, the beginning
+    beside          what the claims are judged by: many partitions, the beginning; of the partitions a few choose the
+                    rates at which the others are run
 
 Where identical weights are among the weight rules, the rates are ranked by them, as the paper tunes; the best rate of
 every other rule goes on too. Each study has a folder of its own: what was stopped goes on, and what is done is not run
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from fedtempo.problems.redealt import EachSeed
 
 KEY = "reproduction"
+PARTITIONS = RUNS[0]
 SCOUT = "scout"
 """The first stage, in the names of files."""
 
@@ -143,7 +145,27 @@ def run_part(part: Part, place: Place) -> History:
 
 def run_beside(part: Part, place: Place) -> dict[str, History]:
     """What the claims are judged by beside a part's own study, by name."""
-    return {name: _stage(part, place, study, name) for name, study in part.runs.items()}
+    return {
+        name: _chosen(part, place, study) if name == PARTITIONS and part.choosers else _stage(part, place, study, name)
+        for name, study in part.runs.items()
+    }
+
+
+def _chosen(part: Part, place: Place, study: Table) -> History:
+    """The partitions: a few of them at every rate, the others at the best rate of each weight rule there."""
+    path, seeds = path_of(place.folder, part, PARTITIONS), study["seeds"]
+    if not (isinstance(seeds, list) and part.choosers < len(seeds)):
+        raise InputError(
+            f"{part.figure}: choosers: {part.choosers} of the seeds {seeds!r}; list more of them than that"
+        )
+    there = _there(part, place, path, study)
+    if there is not None:
+        return there
+    few = _run({**study, "seeds": seeds[: part.choosers]}, place, path.with_suffix(".choosers.nc"))
+    others = {**study, "seeds": seeds[part.choosers :]}
+    rest = _run(_at_rates(others, kept_rates(few, 1)), place, path)
+    about = {**_about(part, study, PARTITIONS), "choosers": part.choosers}
+    return save(merge([History(compact(few)), History(compact(rest))]), path, about)
 
 
 def second_stage(part: Part, scout: History) -> Table:
@@ -263,22 +285,34 @@ def _named(schemes: Sequence[Table], labels: Mapping[str, Any]) -> list[Table]:
 def _stage(part: Part, place: Place, study: Table, stage: str = "", after: History | None = None) -> History:
     """One stage of a part, or a run beside it; the second one `after` the results of the first."""
     path = path_of(place.folder, part, stage)
-    there = load(path)
-    if there is not None and there.finished:
-        was = what_was_run(there)
-        if was["study"] == study and was["setting"] == part.setting:
-            return there
-        if not place.overwrite:
-            raise ResultsConflict(
-                f"{path} contains results of other settings; choose another --out, or add --overwrite"
-            )
-        path.unlink()
-    about: Table = {"figure": part.figure, "part": part.name, "study": study, "paper": part.full}
-    about |= {"setting": part.setting, **({"run": stage} if stage in RUNS else {})}
+    there = _there(part, place, path, study)
+    if there is not None:
+        return there
+    about = _about(part, study, stage)
     if after is not None:
         then = what_was_run(after)["study"]
         about["first_stage"] = {"until": then["until"], "seeds": after.dataset.sizes["seed"]}
     return save(_run(study, place, path, after), path, about)
+
+
+def _there(part: Part, place: Place, path: Path, study: Table) -> History | None:
+    """What is there and done of a study; other results in its place are refused, or taken away."""
+    there = load(path)
+    if there is None or not there.finished:
+        return None
+    was = what_was_run(there)
+    if was["study"] == study and was["setting"] == part.setting:
+        return there
+    if not place.overwrite:
+        raise ResultsConflict(f"{path} contains results of other settings; choose another --out, or add --overwrite")
+    path.unlink()
+    return None
+
+
+def _about(part: Part, study: Table, stage: str) -> Table:
+    """What was run, to be written down beside the results."""
+    about: Table = {"figure": part.figure, "part": part.name, "study": study, "paper": part.full}
+    return about | {"setting": part.setting, **({"run": stage} if stage in RUNS else {})}
 
 
 def _run(table: Table, place: Place, path: Path, after: History | None = None) -> History:

@@ -18,6 +18,7 @@ import numpy as np
 import xarray as xr
 
 from fedtempo.errors import InputError
+from fedtempo.problems.naming import EACH
 from fedtempo.simulation.history.history import MODULE, History
 from fedtempo.simulation.history.selection import ALWAYS, SEARCHED, SETTINGS
 
@@ -118,11 +119,21 @@ def _check_alike(given: Sequence[History], dim: str | None) -> None:
     settings = {dim, *(name for one in given for name in one.settings)}
     known = [_parts(one.attrs["configuration"])[0] for one in given if "configuration" in one.attrs]
     for key, (setting, said) in _ALIKE.items():
-        values = [str(one.get(key, "paper" if key == "step" else None)) for one in known]
+        values = [
+            _data(one) if key == "fingerprint" else str(one.get(key, "paper" if key == "step" else None))
+            for one in known
+        ]
         if (setting is not None and setting in settings) or len(set(values)) < 2:
             continue
         cure = f"; give them by name with dim={setting!r}" if setting else "; simulate them with the same step"
         raise InputError(f"merge: some of the histories {said}{cure}")
+
+
+def _data(configuration: dict[str, Any]) -> str:
+    """What the data are told apart by: where each seed deals them anew, what they are dealt of."""
+    about = configuration.get("problem")
+    arguments = about.get("arguments", {}) if isinstance(about, dict) else {}
+    return json.dumps(about) if arguments.get("seed") == EACH else str(configuration.get("fingerprint"))
 
 
 def _snapped(datasets: list[xr.Dataset]) -> list[xr.Dataset]:
