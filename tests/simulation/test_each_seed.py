@@ -138,7 +138,7 @@ def test_more_seeds_of_named_data_that_are_dealt_anew_are_merged():
 
     whole, parts = found([1, 4]), [found([1]), found([4])]
     np.testing.assert_allclose(ft.merge(parts).dataset["loss"].values, whole.dataset["loss"].values, rtol=1e-6)
-    with pytest.raises(ft.InputError, match="have other data"):
+    with pytest.raises(ft.InputError, match="of different problems"):
         ft.merge([parts[0], found([4], "iid")])
 
 
