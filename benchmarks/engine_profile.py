@@ -1,13 +1,14 @@
 """Where the time of a client update goes: the compiled loop is traced by JAX's profiler, and its operations are sorted.
 
     linear    784 → 10 logistic regression, 10 clients of 6 000 rows, K = 1, B = 64, as in benchmarks/engine.py
-    authors   the convolutional network of the paper's experiments, on made-up images
+    authors, fedavg-cifar, fedavg-mnist    the convolutional networks of the experiments, on made-up images
     lstm      the network for Shakespeare, on made-up text
 
 An operation belongs to the first of these kinds that the compiled program says of it: products of matrices, rows taken
-for a batch, versions of the model read or written, arrays transposed or copied, everything else (softmax, activations,
-the server's step). Operations that run at the same time on several cores are added up. A trace slows small operations
-down: the shares are what to read, and µs an event comes from a call without it.
+for a batch, versions of the model read or written, patches of images laid side by side, arrays transposed or copied,
+everything else (softmax, activations, the server's step). Operations that run at the same time on several cores are
+added up. A trace slows small operations down: the shares are what to read, and µs an event comes from a call without
+it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ KINDS = {
     "rows taken": r"\bgather\(",
     "versions written": r"\b(dynamic-update-slice|scatter)\(",
     "versions read": r"\bdynamic-slice\(",
+    "patches": r"\bconcatenate\(",
     "transposed, copied": r"\b(transpose|copy)\(",
 }
 WARM = 6
@@ -45,12 +47,13 @@ def problem_of(case: str) -> tuple[ft.Problem, int]:
     generator = np.random.default_rng(0)
     if case == "linear":
         return logistic(clients()), 1
-    if case == "authors":
+    if case != "lstm":
         from fedtempo.problems.models.convolutional import cnn
 
-        model = cnn("authors", (32, 32, 3))
+        shape = (28, 28, 1) if case == "fedavg-mnist" else (32, 32, 3)
+        model = cnn(case, shape)
         data = [
-            (generator.integers(0, 256, (256, 32, 32, 3)).astype(np.uint8), generator.integers(0, 10, 256))
+            (generator.integers(0, 256, (256, *shape)).astype(np.uint8), generator.integers(0, 10, 256))
             for _ in range(10)
         ]
         return ft.Problem(init=model.init, loss=model.loss, data=[(x, y.astype(np.int32)) for x, y in data]), 2
@@ -143,7 +146,16 @@ def main() -> None:
     parser.add_argument("--case", help="CASE:RUNS alone, in this process", action="append")
     parser.add_argument("--engine", help="events or waves, where it is not to be chosen")
     options = parser.parse_args()
-    given = options.case or ["linear:1", "linear:12", "authors:1", "authors:6", "lstm:1", "lstm:6"]
+    given = options.case or [
+        "linear:1",
+        "linear:12",
+        "authors:1",
+        "authors:6",
+        "lstm:1",
+        "lstm:6",
+        "fedavg-cifar:1",
+        "fedavg-mnist:1",
+    ]
     print("| | µs an event, all runs | " + " | ".join((*KINDS, "everything else")) + " |")
     print("|---|---|" + "---|" * (len(KINDS) + 1))
     plain = EventMachine.advance, WaveMachine.advance

@@ -12,7 +12,7 @@
 
 Asynchronous FedAvg, K = 1, through `ft.simulate`, each size in a process of its own. A first call compiles; then the
 same is called `--repeats` times, with as many updates as take some `--seconds`. Its time is that from the beginning of
-training to its end, without setting up and without the measures at both ends. "The host" is what the clock, slots and
+training to its end, without setting up, compiling, and measures at both ends. "The host" is what the clock, slots and
 row numbers of the program take, beside or before the device's work. "Held" is the bytes of all models that are held at
 once, and "passes" how often an update could have read or written its model in that time at the memory's bandwidth.
 """
@@ -113,9 +113,10 @@ class Watch:
         train, left, clock = Session.train, Session._pieces_left, time.perf_counter
 
         def timed(session: Session, *given: Any) -> int:
-            begin, before = clock(), time.process_time()
+            begin, before, compiled = clock(), time.process_time(), session.machine.compile_seconds
             done = train(session, *given)
-            self.trained.append((begin, clock(), before, time.process_time()))
+            compiled = session.machine.compile_seconds - compiled  # or fetched by its text, as it was compiled before
+            self.trained.append((begin + compiled, clock(), before + compiled, time.process_time()))
             return done
 
         def made(session: Session) -> Iterator[tuple[Any, Any]]:
@@ -165,8 +166,8 @@ def updates_in(case: Case, seconds: float, processor: bool) -> int:
     """About how many come in that time, over all runs, by a rough count of operations and bytes; not too few to say."""
     cost = 1e-5 + 4 * case.batch * case.parameters / 4e10 + 40 * case.parameters / 1e10
     some = seconds / cost * (1 if processor else 20)
-    enough = 2 * case.clients if case.axis == "clients" else 0
-    return round(min(MOST, max(some, enough, 8 * case.runs)))
+    enough = {"clients": 2 * case.clients, "runs": 200 * case.runs}.get(case.axis, 0)
+    return round(min(MOST, max(some, enough)))
 
 
 def measured(case: Case, seconds: float, repeats: int) -> dict[str, Any]:

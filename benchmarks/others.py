@@ -7,9 +7,8 @@
 The work is in others_work.py: clients, rows, times, network, K, B, learning rate and server are the same for all. Each
 contestant has a process of its own, which holds its libraries alone. A first lap of 200 updates warms up and shows by
 its loss that the contestant trains the same thing; then all take turns, three laps of a few seconds each.
-Seconds are those of training, without setting up and compiling; fedtempo's have its two measures in them. CPU seconds
-are there for machines that others use too. PyTorch has one thread unless `--threads` says otherwise: with more, steps
-as small as these mostly wait.
+Seconds are those of training, without setting up, compiling and measuring. CPU seconds are there for machines that
+others use too. PyTorch has one thread unless `--threads` says otherwise: with more, steps of this size mostly wait.
 """
 
 from __future__ import annotations

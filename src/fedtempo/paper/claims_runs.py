@@ -340,6 +340,10 @@ class Book:
     setting: str = TEXT
     _parts: dict[tuple[str, str], Part] = field(default_factory=dict)
 
+    def has(self, figure: str, name: str, beside: str) -> bool:
+        """Whether that was run beside a part of a figure."""
+        return name in self.results.get(figure + beside, {})
+
     def part(self, figure: str, name: str, *beside: str) -> Part:
         """A part of a figure, or in its place the first of what was run `beside` it that is there."""
         run = (figure + each for each in beside)

@@ -111,9 +111,11 @@ def closer_clients(book: Book) -> Iterator[Case]:
 
 def _gap_ratio(book: Book, measure: str) -> Case:
     """The gap on MNIST-shard over that on MNIST; the interval is Fieller's, which allows for runs that go together."""
-    gaps, choices = [], []
-    for name in ("mnist-shard", "mnist"):
-        pair = shared(book.part("fig2", name, PARTITIONS))
+    names, gaps, choices = ("mnist-shard", "mnist"), [], []
+    beside = (PARTITIONS,) if all(book.has("fig2", name, PARTITIONS) for name in names) else ()
+    parts = [book.part("fig2", name, *beside) for name in names]
+    for name, part in zip(names, parts, strict=True):
+        pair = shared(part)
         first, second = (runs.final(measure) for runs in pair)
         known(name, first, second)
         gaps.append(minus(first, second))
@@ -127,7 +129,6 @@ def _gap_ratio(book: Book, measure: str) -> Case:
     low, high = TWICE
     note = f"gaps {float(shard.mean()):.3g} and {float(mnist.mean()):.3g}".replace("-", "−").replace("inf", "∞")
     found = ratio_of(sample(numbers(shard)), sample(numbers(mnist)))
-    parts = [book.part("fig2", name, PARTITIONS) for name in ("mnist-shard", "mnist")]
     comparison = compared(
         min(parts, key=lambda part: part.time),
         minus(shard, low * mnist),
