@@ -18,6 +18,7 @@ import errno
 import os
 import platform
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +52,10 @@ class Disk:
     def open_nameless(self, folder: Path) -> BinaryIO:
         """A file without a name, to write and read: its room is the system's again when it is closed."""
         return cast(BinaryIO, tempfile.TemporaryFile(dir=folder, buffering=0))
+
+    def free_bytes(self, folder: Path) -> int:
+        """Bytes that may be written there."""
+        return shutil.disk_usage(folder).free
 
     def sync(self, file: BinaryIO) -> None:
         """Return when what was written to the file is on the disk."""

@@ -31,6 +31,7 @@ ARRAYS = {
     "d": np.array([1 + 2j, np.nan], dtype=np.complex64),
     "e": np.array([[7]], dtype=np.uint8),
     "f": np.array([1.0, -0.0, np.inf], dtype=np.float32),
+    "g": np.zeros((5, 0)),
 }
 FIRST = {"w": np.linspace(-1, 1, 7), "b": np.zeros(3, dtype=np.float32), "fc.num_batches_tracked": np.array(0)}
 ONE_MODEL = 1e-9  # gigabytes: a byte, so that only the current model is in memory
@@ -121,6 +122,59 @@ def test_what_a_full_disk_refuses_takes_no_place(tmp_path) -> None:
         disk.room = 100
         assert file.put({"w": np.ones(9)}).read()["w"].tolist() == [1] * 9
     assert file._places == 1
+
+
+class Shared(files.Disk):
+    """A disk with little room left."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def free_bytes(self, folder):
+        return self.left
+
+
+def test_room_to_save_the_run_is_left_beside_the_file(tmp_path) -> None:
+    disk, model = Shared(1000 * 64), {"w": np.zeros(8)}
+    with using(disk):
+        file = ModelFile(tmp_path)
+        held = [file.put(model)]
+        disk.left = 5 * 64
+        held.append(file.put(model))
+        disk.left -= 1
+        for _ in range(2):
+            with pytest.raises(StorageError, match=r"is needed to save the run.* choose a checkpoint on a larger one"):
+                file.put(model)
+        assert os.fstat(file._file.fileno()).st_size == 2 * 64
+        held.pop()
+        held.append(file.put(model))  # a place that is there takes no more room
+        assert [place.read()["w"].tolist() for place in held] == [[0] * 8] * 2
+
+
+def test_a_refused_model_takes_no_room(tmp_path) -> None:
+    disk = Shut(room=100)
+    with using(disk):
+        file = ModelFile(tmp_path)
+        place = file.put({"w": np.ones(8)})
+        with pytest.raises(StorageError, match="No space left"):
+            file.put({"w": np.zeros(8)})
+    assert os.fstat(file._file.fileno()).st_size == 64
+    assert place.read()["w"].tolist() == [1] * 8
+
+
+def test_places_that_lose_models_are_not_used_again_and_three_are_enough(tmp_path) -> None:
+    file = ModelFile(tmp_path)
+    model = {"w": np.ones(8)}
+    for number in range(3):
+        place = file.put(model)
+        assert place._number == number
+        file._file.seek(64 * number)
+        file._file.write(b"\x07")
+        with pytest.raises(StorageError, match="has changed there"):
+            place.read()
+        del place
+    with pytest.raises(StorageError, match="3 models of jobs that are out could not be read back"):
+        file.put(model)
 
 
 def test_it_lies_in_the_folder_or_where_temporary_files_do(tmp_path, monkeypatch) -> None:
@@ -311,6 +365,44 @@ def test_a_job_whose_model_is_lost_is_sent_again_and_nobody_is_to_blame(monkeypa
     record = recorded(result)
     assert record.replay_events().equals(record.timeline)
     assert result.stopped == "40 rounds are done"
+
+
+def test_a_good_model_that_is_lost_ends_the_run_with_the_current_one(monkeypatch) -> None:
+    def lie(self, number, crc):
+        raise StorageError("it has changed")
+
+    monkeypatch.setattr(ModelFile, "read", lie)
+    grid, losses = world(4), iter([1.0, 1.0, 1.0, 1.0, 1e9, *[1.0] * 100])
+    made = AsyncFedAvg(**on(grid, base_memory=ONE_MODEL, evaluation="wait"))
+    result = made.start(
+        grid,
+        record_of(FIRST),
+        num_rounds=25,
+        timeout=60,
+        evaluate_fn=lambda n, arrays: strategy_module.MetricRecord({"loss": next(losses)}),
+    )
+    assert "the last good one, is lost: it has changed" in result.stopped
+    assert result.arrays.keys() == FIRST.keys()
+    assert "is lost" in [fault.reason for fault in result.errors if fault.kind == "memory"][-1]
+
+
+def test_a_memory_without_end_keeps_all(puts) -> None:
+    same(run("async", base_memory=1e300), run("async", base_memory=ALL))
+    assert not puts
+
+
+def test_who_evaluates_may_empty_the_record() -> None:
+    def evaluate(server_round, arrays):
+        return strategy_module.MetricRecord(
+            {"loss": float(sum(a.sum() for a in arrays.to_numpy_ndarrays(keep_input=False)))}
+        )
+
+    grid = world(3)
+    result = FedAvg(**on(grid, evaluation="wait")).start(
+        grid, record_of(FIRST), num_rounds=3, timeout=60, evaluate_fn=evaluate
+    )
+    assert not result.errors
+    assert result.arrays.keys() == FIRST.keys()
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "much", float("nan")])

@@ -174,7 +174,7 @@ class Evaluator:
 
     def _evaluated(self, task: _Task) -> Evaluated:
         try:
-            metrics = self._evaluate(task.server_round, task.arrays)
+            metrics = self._evaluate(task.server_round, task.arrays.copy())  # which may be emptied
         except BaseException as raised:  # the user's function, also if it exits; training goes on
             if self._wait and isinstance(raised, KeyboardInterrupt):
                 raise

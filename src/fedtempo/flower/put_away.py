@@ -4,20 +4,23 @@
 
 The file has no name: when the process ends, however it ends, the system takes its room back (where files need a name,
 it is removed when it is closed). A place is free again when nobody holds it. What is read has the CRC-32 of what was
-written, or it is an error: a model that a disk has changed enters no update.
+written, or it is an error: a model that a disk has changed enters no update. Its place is not used again, and after
+`MOST_LOST` of them nothing more is put away.
 
-It lies in the folder that is given; else where TMPDIR says, in /var/tmp, or where the system puts temporary files,
-which on some is memory.
+It lies in the folder that is given, where it leaves room to save the run; else where TMPDIR says, in /var/tmp, or where
+the system puts temporary files, which on some is memory.
 """
 
 from __future__ import annotations
 
+import errno
 import heapq
 import os
 import tempfile
 import weakref
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -30,6 +33,10 @@ from fedtempo.flower.arrays import Arrays
 
 _EVEN = 64
 """Bytes: arrays begin at multiples of this."""
+LEFT = 4
+"""Models for which there must be room beside the file in the folder that is given: a run is saved there."""
+MOST_LOST = 3
+"""Models that cannot be read back before the file is given up."""
 
 
 class _Part(NamedTuple):
@@ -67,33 +74,57 @@ class ModelFile:
         """How many the file has."""
         self._free: list[int] = []
         """Those of them that nobody holds."""
+        self._lost: set[int] = set()
+        """Those of which a model could not be read back."""
 
     def put(self, arrays: Arrays) -> Place:
-        """Write a model; a StorageError where the disk refuses."""
+        """Write a model; a StorageError where the disk refuses, or has lost too many."""
+        if len(self._lost) >= MOST_LOST:
+            raise StorageError(
+                f"{len(self._lost)} models of jobs that are out could not be read back from {self._where}, so the "
+                "others stay in memory; check that disk"
+            )
         if self._file is None:
             self._file = self._opened()
             weakref.finalize(self, self._file.close)
             self._lay_out(arrays)
         number = heapq.heappop(self._free) if self._free else self._places  # low ones first: the file stays short
-        crc = 0
+        grows, crc = number == self._places, 0
         try:
+            if grows and self._where == self._folder and files.disk.free_bytes(self._where) < (1 + LEFT) * self._size:
+                raise OSError(errno.ENOSPC, "the room that is left is needed to save the run")
             for name, part in self._parts.items():
                 data = _bytes_of(arrays[name])
                 self._file.seek(number * self._size + part.begin)
                 _write(self._file, data)
                 crc = zlib.crc32(data, crc)
         except OSError as error:
-            self._places = max(self._places, number + 1)
-            self.free(number)
+            if grows:
+                with suppress(OSError):
+                    self._file.truncate(number * self._size)
+            else:
+                self.free(number)
+            other = (
+                "choose a checkpoint on a larger one"
+                if self._where == self._folder
+                else "set TMPDIR to a folder on another disk"
+            )
             raise StorageError(
                 f"models of jobs that are out cannot be written to {self._where} ({error.strerror}), so they stay in "
-                "memory; make room there, or set TMPDIR to a folder on another disk"
+                f"memory; make room there, or {other}"
             ) from None
         self._places = max(self._places, number + 1)
         return Place(self, number, crc)
 
     def read(self, number: int, crc: int) -> Arrays:
-        """The model at a place."""
+        """The model at a place; where it cannot be read back, the place is not used again."""
+        try:
+            return self._checked(number, crc)
+        except StorageError:
+            self._lost.add(number)
+            raise
+
+    def _checked(self, number: int, crc: int) -> Arrays:
         assert self._file is not None
         memory = np.empty(self._end, np.uint8)
         found = 0
@@ -113,7 +144,8 @@ class ModelFile:
 
     def free(self, number: int) -> None:
         """Nobody needs what is at this place."""
-        heapq.heappush(self._free, number)
+        if number not in self._lost:
+            heapq.heappush(self._free, number)
 
     def close(self) -> None:
         """Give the room back."""
@@ -122,7 +154,7 @@ class ModelFile:
 
     def _lay_out(self, arrays: Arrays) -> None:
         for name, array in arrays.items():
-            begin = _even(self._end)
+            begin = _even(self._end) if array.nbytes else self._end  # nothing is written before an empty one
             self._end = begin + array.nbytes
             self._parts[name] = _Part(array.dtype, array.shape, begin, self._end)
         self._size = _even(self._end)

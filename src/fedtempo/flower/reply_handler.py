@@ -151,7 +151,7 @@ class ReplyHandler:
             return [self._again(job, now, "guard", reason)]
         with self._costs.part("admission"):
             try:
-                base = self._versions.base(job.base)
+                base = {} if message.has_error() else self._versions.base(job.base)
             except StorageError as error:
                 return [self._again(job, now, "memory", f"job {job.number} is sent again: {error}")]
             found = self.validator.admit(message, base)

@@ -10,6 +10,7 @@ training, both in seconds of the server's clock.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack, cast
@@ -423,7 +424,7 @@ def _real(value: object, what: str) -> float:
 
 
 def _gigabytes(value: object, what: str) -> float:
-    return 1e9 * _real(value, what)
+    return min(1e9 * _real(value, what), sys.float_info.max)
 
 
 def _ticks(value: object, what: str) -> int:

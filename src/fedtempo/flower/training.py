@@ -490,7 +490,13 @@ class Training:
         if self._settings.guard == "recover":
             out = {*self._server.in_flight.values(), *self._server.arrived.values()} - set(fresh)
             good = self._guard.go_back(now, out)
-            self._versions.put_back(good.model)
+            try:
+                self._versions.put_back(good.model)
+            except StorageError as error:  # the current model is all that is left
+                reason = f"{alarm.reason}, and version {good.version}, the last good one, is lost: {error}"
+                self._handler.note(now, -1, "memory", reason)
+                self._stopped = f"the guard stopped the run: {reason}"
+                return
             self._handler.lengths.restore(good.lengths)
             if self._guard.again:
                 self._handler.lengths.forget()  # what was usual there may be what is wrong
