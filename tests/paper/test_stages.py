@@ -317,7 +317,7 @@ def test_runs_beside_replace_what_they_name_and_have_files_of_their_own(wide, tm
     assert {p: p.stat().st_mtime_ns for p in out.glob("*.nc")} == before
 
 
-CHOOSERS = WIDE.replace("seeds = [3, 5]", 'seeds = [3, 5, 7]\nweights = ["identical", "time-based"]').replace(
+CHOOSERS = WIDE.replace("seeds = [3, 5]", 'seeds = [5, 3, 7]\nweights = ["identical", "time-based"]').replace(
     "[scales.quick]\n", "[scales.quick]\nchoosers = 1\n"
 )
 
@@ -329,13 +329,13 @@ def test_a_few_partitions_choose_the_rates_of_the_others(tmp_path, capsys, monke
     assert in_process(capsys, monkeypatch, *words)[0] == 0
     found = load(out / "wide-few.partitions.nc")
     assert found.finished
-    assert what_was_run(found)["choosers"] == 1
-    assert what_was_run(found)["study"]["seeds"] == [3, 5, 7]
+    assert what_was_run(found)["choosers"] == [5]
+    assert what_was_run(found)["study"]["seeds"] == [5, 3, 7]
     final = found.final()
-    assert final.sel(seed=3).notnull().all()
+    assert final.sel(seed=5).notnull().all()
     for scheme in found.dataset["scheme"].values:
-        ranked = {r: float(final.sel(scheme=scheme, weights=r, seed=3).idxmin()) for r in ("identical", "time-based")}
-        there = final.sel(scheme=scheme, seed=[5, 7]).notnull()
+        ranked = {r: float(final.sel(scheme=scheme, weights=r, seed=5).idxmin()) for r in ("identical", "time-based")}
+        there = final.sel(scheme=scheme, seed=[3, 7]).notnull()
         run = there["local_lr"].values[there.any(["seed", "weights"]).values]
         assert run.tolist() == sorted(set(ranked.values()))
         assert there.sel(local_lr=run).all()
@@ -355,10 +355,15 @@ def test_a_few_partitions_choose_the_rates_of_the_others(tmp_path, capsys, monke
     assert mine.notnull().any()
     np.testing.assert_allclose(mine.values, theirs.where(mine.notnull()).values, rtol=1e-6)  # beside other runs
     part = Part.of("few", found)
-    assert part.choosing.values.ravel().tolist() == [True, False, False]
+    assert part.choosing.values.ravel().tolist() == [False, True, False]
     judged = part.best("Async", "identical")
-    assert judged.choice.runs == {(3, 0)}
-    assert judged.final().notnull().values.ravel().tolist() == [False, True, True]
+    assert judged.choice.runs == {(5, 0)}
+    assert judged.final().notnull().values.ravel().tolist() == [True, False, True]
+    path.write_text(CHOOSERS.replace("choosers = 1", "choosers = 2"))
+    code, _, err = in_process(capsys, monkeypatch, *words)
+    assert code != 0
+    assert "contains results of other settings" in err
+    path.write_text(CHOOSERS)
     before = {p: p.stat().st_mtime_ns for p in out.glob("*.nc")}
     assert in_process(capsys, monkeypatch, *words, "--resume")[0] == 0
     assert {p: p.stat().st_mtime_ns for p in out.glob("*.nc")} == before
@@ -366,7 +371,7 @@ def test_a_few_partitions_choose_the_rates_of_the_others(tmp_path, capsys, monke
 
 def test_partitions_of_which_all_choose_are_refused(tmp_path, capsys, monkeypatch):
     path = tmp_path / "wide.toml"
-    for given, said in (("3", "list more of them than that"), ("-1", "give a whole one from 0 on"), ('"a"', "'a'")):
+    for given, said in (("3", "list more than that, each once"), ("-1", "give a whole one from 0 on"), ('"a"', "'a'")):
         path.write_text(CHOOSERS.replace("choosers = 1", f"choosers = {given}"))
         code, _, err = in_process(
             capsys, monkeypatch, "reproduce", str(path), "--for-claims", "--out", str(tmp_path / "out")
@@ -374,6 +379,47 @@ def test_partitions_of_which_all_choose_are_refused(tmp_path, capsys, monkeypatc
         assert code == 2
         assert "choosers" in err
         assert said in err
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("seeds = [5, 3, 7]", "seeds = [5, 5, 7]", "list more than that, each once"),
+        ('problem = { seed = "each" }', "", 'write seed = "each"'),
+        ("lr = [0.001, 0.002]", 'lr = "auto"', "leave widen out, or list rates"),
+        ("[scales.quick]", "[settings.partitions]\nstudy = { until = 3 }\n[scales.quick]", "cannot be called"),
+    ],
+)
+def test_what_is_wrong_with_a_figure_file_is_said_before_anything_runs(
+    before, after, said, tmp_path, capsys, monkeypatch
+):
+    path = tmp_path / "wide.toml"
+    assert before in CHOOSERS
+    path.write_text(CHOOSERS.replace(before, after))
+    scale = "paper" if "auto" in after else "quick"
+    words = ("reproduce", str(path), "--scale", scale, "--out", str(tmp_path / "out"))
+    code, _, err = in_process(capsys, monkeypatch, *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_stages_choose_rates_alone(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "wide.toml"
+    path.write_text(CHOOSERS.replace("steps = 1", "steps = [1, 2]"))
+    words = ("reproduce", str(path), "--for-claims", "--quiet", "--out", str(tmp_path / "out"))
+    code, _, err = in_process(capsys, monkeypatch, *words)
+    assert code == 2
+    assert "stages choose learning rates alone, but the study has several local_steps" in err
+
+
+def test_rates_that_find_themselves_are_drawn(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "own.toml"
+    path.write_text(WIDE.replace("lr = [0.001, 0.002]", 'lr = "auto"').replace("seeds = [0, 1]", "seeds = [0]"))
+    words = ("reproduce", str(path), "--quiet", "--out", str(tmp_path / "out"))
+    assert in_process(capsys, monkeypatch, *words)[0] == 0
+    assert (tmp_path / "out" / "own.svg").is_file()
 
 
 @pytest.mark.slow

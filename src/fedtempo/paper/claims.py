@@ -64,8 +64,8 @@ not say that the paper is wrong, and "seen" does not say that it is right.
   *unclear*. **open**: a question that asks for a place, and is not answered.
 - **holds with a correction**: a mended form of the statement holds; the correction is said.
 - A best rate needs a neighbour on both sides that was run as far and is worse, or that diverged. It is chosen on other
-  runs than those that are judged: those of a first stage, or a fifth. So it may differ from a figure's, which is chosen
-  on all runs.
+  runs than those that are judged: those of a first stage, those that were run at every rate, or a fifth. So it may
+  differ from a figure's, which is chosen on all runs.
 - "About" and "hardly" have a margin, which the table of what would decide a claim states.
 - p-values are two-sided and pass Holm's procedure at 5 % over all claims of a table. A claim that a rule keeps from
   being decided counts there with p = 1.

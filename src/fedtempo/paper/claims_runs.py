@@ -152,7 +152,8 @@ class Part:
         if seeds > 1:
             found[:, : min(stage or max(1, seeds // 5), seeds)] = True
         else:
-            found[: int(about.get("choosers", 0)) or max(1, partitions // 5)] = True
+            chosen_by = about.get("choosers") or data["partition"].values[: max(1, partitions // 5)].tolist()
+            found[np.isin(data["partition"].values, chosen_by)] = True
         return xr.DataArray(
             found, dims=("partition", "seed"), coords={d: data[d].values for d in ("partition", "seed")}
         )

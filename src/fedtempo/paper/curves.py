@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 
 from fedtempo.clock.times import Floats
 from fedtempo.grid import RATE
+from fedtempo.paper.stages import rule_of
 from fedtempo.report.inks import colours
 from fedtempo.report.style import dashes, floor_of, scale
 from fedtempo.report.text import plain
@@ -260,12 +261,6 @@ def scheme_looks(histories: Iterable[History]) -> dict[str, Look]:
     found = dict.fromkeys(str(s) for history in histories for s in history.dataset["scheme"].values)
     inks = colours(list(found))
     return {scheme: Look(ink, mark=_MARKS[k % len(_MARKS)]) for k, (scheme, ink) in enumerate(inks.items())}
-
-
-def rule_of(history: History) -> str:
-    """The weight rule that schemes are compared with: time-based, or the only one there is."""
-    rules = [str(rule) for rule in history.dataset["weights"].values]
-    return FAIR if FAIR in rules else rules[0]
 
 
 def rate_of(history: History, scheme: str, rule: str) -> float:

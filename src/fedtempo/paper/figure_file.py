@@ -52,6 +52,8 @@ _SCALE_PART = ("study", "scout", "keep", "widen", "together", "runs", "choosers"
 RUNS = ("partitions", "beginning", "small-rates")
 """What claims are judged by beside a figure's own study: data dealt anew by every seed, the first of the time, rates at
 which nothing is unstable."""
+_TAKEN = (TEXT, "scout", "choosers", *RUNS)
+"""What settings cannot be called: names of files have it."""
 
 
 @dataclass(frozen=True)
@@ -152,9 +154,9 @@ def _laid_over(name: str, document: Table, setting: str) -> Table:
     parts = document.get("parts", [])
     listed = [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
     for label, table in settings.items():
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", label) or label in (TEXT, "scout"):
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", label) or label in _TAKEN:
             raise InputError(
-                f"{name}: a setting cannot be called {label!r}; use letters, digits and -, not text or scout"
+                f"{name}: a setting cannot be called {label!r}; use letters, digits and -, not {', '.join(_TAKEN)}"
             )
         _only(f"{name}: setting {label}", table, _SETTING)
         for key in _SETTING:
@@ -246,6 +248,8 @@ def _part(
     runs = {run: replaced(study, *(t.get(run, {}) for t in beside)) for run in RUNS if any(run in t for t in beside)}
     for run, table in runs.items():
         _check_study(f"{figure}: run {run} of part {name}", table)
+    if widen and study.get("local", {}).get("lr") == "auto":
+        raise InputError(f'{figure}: widen of part {name}: lr = "auto" widens itself; leave widen out, or list rates')
     return Part(
         figure=figure,
         name=name,
@@ -257,7 +261,7 @@ def _part(
         widen=widen,
         together=_said(f"{figure}: together", own.get("together", reduced.get("together", False))),
         runs=runs,
-        choosers=_counted(f"{figure}: choosers", own.get("choosers", reduced.get("choosers", 0)), 0, "seeds"),
+        choosers=_choosers(f"{figure}: choosers of part {name}", own.get("choosers", reduced.get("choosers", 0)), runs),
         setting=setting,
     )
 
@@ -266,6 +270,18 @@ def _counted(where: str, given: Any, least: int, what: str) -> int:
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise InputError(f"{where}: {given!r} is not a number of {what}; give a whole one from {least} on")
     return given
+
+
+def _choosers(where: str, given: Any, runs: Mapping[str, Table]) -> int:
+    """How many seeds of the partitions choose the rates of the others."""
+    choosers, study = _counted(where, given, 0, "seeds"), runs.get(RUNS[0])
+    if choosers and study is not None:
+        seeds = study.get("seeds")
+        if not isinstance(seeds, list) or len(set(seeds)) < len(seeds) or len(seeds) <= choosers:
+            raise InputError(f"{where}: {choosers} of the seeds {seeds!r}; list more than that, each once")
+        if study.get("problem", {}).get("seed") != "each":
+            raise InputError(f'{where}: seeds are partitions where each deals the data anew; write seed = "each"')
+    return choosers
 
 
 def _said(where: str, given: Any) -> bool:

@@ -37,7 +37,6 @@ from fedtempo.paper.curves import (
     draw_schemes,
     rate_of,
     rate_text,
-    rule_of,
     scale_losses,
     scheme_curves,
     scheme_looks,
@@ -57,7 +56,7 @@ from fedtempo.paper.panels import (
     rate_head,
     scheme_handles,
 )
-from fedtempo.paper.stages import at_own_rates, at_rate_of
+from fedtempo.paper.stages import at_own_rates, at_rate_of, rule_of
 from fedtempo.report.style import INK, STYLE, scale
 from fedtempo.simulation.history.history import History
 

@@ -39,6 +39,7 @@ from fedtempo.problems.data import DATASETS
 from fedtempo.schemes.table import scheme_of
 from fedtempo.simulation.history.history import PARAMETER, History
 from fedtempo.simulation.history.merging import merge
+from fedtempo.simulation.history.summary import FAIR
 from fedtempo.simulation.ledger import Progress
 from fedtempo.simulation.rate_search import between
 from fedtempo.simulation.study_file import arguments_of, merged
@@ -118,8 +119,15 @@ def at_rate_of(history: History, scheme: str) -> History:
     """Every scheme at the rate that is best for one of them."""
     if RATE not in history.hyper:
         return history
-    best = history.only().select(scheme=scheme).best()
-    return history.select(**{RATE: float(best.dataset[RATE].values.item())})
+    best = history.only().select(scheme=scheme, weights=rule_of(history)).best()
+    rate = float(best.dataset[RATE].values.item())
+    return history.select(**{RATE: rate}) if math.isfinite(rate) else history.best()  # it diverged at every rate
+
+
+def rule_of(history: History) -> str:
+    """The weight rule that schemes are compared with: time-based, or the only one there is."""
+    rules = [str(rule) for rule in history.dataset["weights"].values]
+    return FAIR if FAIR in rules else rules[0]
 
 
 @dataclass(frozen=True)
@@ -154,17 +162,14 @@ def run_beside(part: Part, place: Place) -> dict[str, History]:
 def _chosen(part: Part, place: Place, study: Table) -> History:
     """The partitions: a few of them at every rate, the others at the best rate of each weight rule there."""
     path, seeds = path_of(place.folder, part, PARTITIONS), study["seeds"]
-    if not (isinstance(seeds, list) and part.choosers < len(seeds)):
-        raise InputError(
-            f"{part.figure}: choosers: {part.choosers} of the seeds {seeds!r}; list more of them than that"
-        )
-    there = _there(part, place, path, study)
+    chosen_by = seeds[: part.choosers]
+    about = {**_about(part, study, PARTITIONS), "choosers": chosen_by}
+    there = _there(part, place, path, about)
     if there is not None:
         return there
-    few = _run({**study, "seeds": seeds[: part.choosers]}, place, path.with_suffix(".choosers.nc"))
+    few = _run({**study, "seeds": chosen_by}, place, path.with_suffix(".choosers.nc"))
     others = {**study, "seeds": seeds[part.choosers :]}
     rest = _run(_at_rates(others, kept_rates(few, 1)), place, path)
-    about = {**_about(part, study, PARTITIONS), "choosers": part.choosers}
     return save(merge([History(compact(few)), History(compact(rest))]), path, about)
 
 
@@ -182,6 +187,8 @@ def _at_rates(study: Table, rates: dict[str, list[float]]) -> Table:
 def kept_rates(scout: History, keep: int) -> dict[str, list[float]]:
     """By scheme, the rates that go on, ascending; a rate of which a seed diverged is ranked last."""
     scores = _scores(scout)
+    if further := [str(d) for d in scores.dims if d not in ("scheme", "weights", RATE)]:
+        raise InputError(f"stages choose learning rates alone, but the study has several {further[0]}; give one of it")
     if RATE not in scores.dims:
         rate = float(scout.dataset[RATE])
         return {str(s): [rate] for s in scout.dataset["scheme"].values}
@@ -258,6 +265,8 @@ def _in(rate: float, rates: Sequence[float]) -> bool:
 
 def _widened(part: Part, place: Place, history: History, first: History | None = None) -> History:
     """With rates beyond, until the best of every scheme has one on both sides that is worse, or diverged."""
+    if not part.widen:
+        return history
     path = path_of(place.folder, part)
     given = part.full.get("local", {}).get("lr", [])
     grid = [float(rate) for rate in (given if isinstance(given, list) else [given])]
@@ -271,7 +280,7 @@ def _widened(part: Part, place: Place, history: History, first: History | None =
             left = {s: [r for r in every if not _in(r, _done(history, first, s))] for s in _schemes(history)}
             missing = {scheme: rates for scheme, rates in left.items() if rates}
         about["widened"] = [*about.get("widened", []), missing]
-        study = _at_rates({**part.study, "schemes": _named(part.study["schemes"], missing)}, missing)
+        study = _at_rates({**part.study, "schemes": _named(merged(part.study)["schemes"], missing)}, missing)
         more = _run(study, place, path.with_suffix(f".more{len(about['widened'])}.nc"))
         history = save(merge([history, History(compact(more))]), path, about)
     return history
@@ -285,23 +294,23 @@ def _named(schemes: Sequence[Table], labels: Mapping[str, Any]) -> list[Table]:
 def _stage(part: Part, place: Place, study: Table, stage: str = "", after: History | None = None) -> History:
     """One stage of a part, or a run beside it; the second one `after` the results of the first."""
     path = path_of(place.folder, part, stage)
-    there = _there(part, place, path, study)
+    about = _about(part, study, stage)
+    there = _there(part, place, path, about)
     if there is not None:
         return there
-    about = _about(part, study, stage)
     if after is not None:
         then = what_was_run(after)["study"]
         about["first_stage"] = {"until": then["until"], "seeds": after.dataset.sizes["seed"]}
     return save(_run(study, place, path, after), path, about)
 
 
-def _there(part: Part, place: Place, path: Path, study: Table) -> History | None:
+def _there(part: Part, place: Place, path: Path, about: Table) -> History | None:
     """What is there and done of a study; other results in its place are refused, or taken away."""
     there = load(path)
     if there is None or not there.finished:
         return None
     was = what_was_run(there)
-    if was["study"] == study and was["setting"] == part.setting:
+    if all(was.get(key) == about.get(key) for key in ("study", "setting", "choosers")):
         return there
     if not place.overwrite:
         raise ResultsConflict(f"{path} contains results of other settings; choose another --out, or add --overwrite")
