@@ -166,7 +166,7 @@ def updates_in(case: Case, seconds: float, processor: bool) -> int:
     """About how many come in that time, over all runs, by a rough count of operations and bytes; not too few to say."""
     cost = 1e-5 + 4 * case.batch * case.parameters / 4e10 + 40 * case.parameters / 1e10
     some = seconds / cost * (1 if processor else 20)
-    enough = {"clients": 2 * case.clients, "runs": 200 * case.runs}.get(case.axis, 0)
+    enough = {"clients": 2 * case.clients, "runs": 200 * case.runs}.get(case.axis, 8)
     return round(min(MOST, max(some, enough)))
 
 
