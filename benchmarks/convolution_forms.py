@@ -6,6 +6,7 @@
     few rows    patches of eight rows of the batch at a time, forwards and backwards, so that they stay in the caches
     XLA's       `jax.lax.conv_general_dilated`: inside a compiled loop about fifty times slower; asked for by name
 
+First comes how fast the product of patches and a kernel is alone, for the second layer of fedavg-cifar.
 A form takes steps of SGD inside one compiled loop (benchmarks/models.py), PyTorch as one writes it; all take turns.
 Run it with PyTorch installed: PYTHONPATH=src python benchmarks/convolution_forms.py
 """
@@ -101,6 +102,19 @@ def of_form(form: Form) -> Callable[..., jax.Array]:
     return convolve
 
 
+def products() -> float:
+    """GFLOP/s of the product forwards of 64 · 12 · 12 patches with a kernel of 5 × 5 × 64 → 64."""
+    seen, inputs, out = 64 * 12 * 12, 5 * 5 * 64, 64
+    x, weights = jnp.ones((seen, inputs)), jnp.ones((inputs, out))
+    times = jax.jit(jnp.matmul)
+    seconds = []
+    for _ in range(10):
+        begin = time.perf_counter()
+        jax.block_until_ready(times(x, weights))
+        seconds.append(time.perf_counter() - begin)
+    return 2e-9 * seen * inputs * out / statistics.median(seconds)
+
+
 def check() -> None:
     """All forms and their gradients are those of patches, but for rounding."""
     x = jax.random.normal(jax.random.key(0), (2 * FEW, 10, 10, 8))
@@ -124,6 +138,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12, help="of one lap")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    check()
+    print(f"{products():.0f} GFLOP/s\n")
     print(
         "| network | form | runs | ms a run and step, median (min to max) | × PyTorch's speed |\n|---|---|---|---|---|"
     )

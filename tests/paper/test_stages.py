@@ -405,6 +405,17 @@ def test_what_is_wrong_with_a_figure_file_is_said_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("weights", [["time-based"], ["identical", "time-based"]])
+def test_where_one_scheme_diverges_at_every_rate_each_has_its_own(weights):
+    problem, times = ft.problems.quadratics(3, seed=1), ft.FixedTimes.spread(3, 50)
+    schemes = [ft.FedAvg(), ft.AsyncFedAvg()]
+    given = {"until": 4, "points": 3, "weights": weights, "step": "paper"}
+    lost = ft.simulate(problem, schemes, times, local=ft.LocalSGD(lr=[1e30, 1e31]), **given)
+    assert at_rate_of(lost, "FedAvg").dataset.identical(lost.best().dataset)
+    found = ft.simulate(problem, schemes, times, local=ft.LocalSGD(lr=[0.001, 0.01]), **given)
+    assert float(at_rate_of(found, "FedAvg").dataset["local_lr"]) == 0.01
+
+
 def test_stages_choose_rates_alone(tmp_path, capsys, monkeypatch):
     path = tmp_path / "wide.toml"
     path.write_text(CHOOSERS.replace("steps = 1", "steps = [1, 2]"))

@@ -164,7 +164,7 @@ def _chosen(part: Part, place: Place, study: Table) -> History:
     path, seeds = path_of(place.folder, part, PARTITIONS), study["seeds"]
     chosen_by = seeds[: part.choosers]
     about = {**_about(part, study, PARTITIONS), "choosers": chosen_by}
-    there = _there(part, place, path, about)
+    there = _there(place, path, about)
     if there is not None:
         return there
     few = _run({**study, "seeds": chosen_by}, place, path.with_suffix(".choosers.nc"))
@@ -295,7 +295,7 @@ def _stage(part: Part, place: Place, study: Table, stage: str = "", after: Histo
     """One stage of a part, or a run beside it; the second one `after` the results of the first."""
     path = path_of(place.folder, part, stage)
     about = _about(part, study, stage)
-    there = _there(part, place, path, about)
+    there = _there(place, path, about)
     if there is not None:
         return there
     if after is not None:
@@ -304,7 +304,7 @@ def _stage(part: Part, place: Place, study: Table, stage: str = "", after: Histo
     return save(_run(study, place, path, after), path, about)
 
 
-def _there(part: Part, place: Place, path: Path, about: Table) -> History | None:
+def _there(place: Place, path: Path, about: Table) -> History | None:
     """What is there and done of a study; other results in its place are refused, or taken away."""
     there = load(path)
     if there is None or not there.finished:
