@@ -18,9 +18,9 @@ import fedtempo.flower.strategy as strategy_module
 from fedtempo import files
 from fedtempo.errors import InputError, StorageError
 from fedtempo.flower import AsyncFedAvg, FedAvg, FedBuff, FedFix, recorded
-from fedtempo.flower.put_away import ModelFile
 from fedtempo.flower.training import Training
 from fedtempo.flower.versions import Step, Versions
+from fedtempo.simulation.model_file import ModelFile
 from support.flower_fake import FakeGrid, on, record_of, shifting
 from support.power import using
 
@@ -418,7 +418,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from fedtempo.flower.evaluation import weighted_mean
-from fedtempo.flower.put_away import ModelFile
+from fedtempo.simulation.model_file import ModelFile
 from flower.test_put_away import run, world
 
 rounds, put = [], ModelFile.put

@@ -14,11 +14,12 @@ import fedtempo as ft
 from fedtempo.simulation import study
 from fedtempo.simulation import unit_runner as runner
 from fedtempo.simulation.checkpoint import Folder
+from fedtempo.simulation.engine.devices import cores
 from fedtempo.simulation.engine.program import Piece
 from fedtempo.simulation.engine.session import Session
 from fedtempo.simulation.history.history import History
 from fedtempo.simulation.ledger import Progress
-from fedtempo.simulation.unit_runner import cores, noted
+from fedtempo.simulation.unit_runner import noted
 from simulation.test_checkpoint import Stop, contents, run, shorten
 from simulation.test_study import same
 
@@ -236,6 +237,16 @@ def test_a_study_is_saved_at_the_intervals_asked_for(tmp_path, monkeypatch) -> N
     written.clear()
     run(**given, checkpoint=tmp_path / "sometimes", save_every=4.5)
     assert 1 < len(written) < calls / 2  # how long a call is depends on the machine, and on what else it does
+    written.clear()
+
+    def slowly(self: Folder, number: int, arrays: object) -> None:
+        written.append(number)
+        for _ in range(1000):
+            next(clock)
+
+    monkeypatch.setattr(Folder, "write_unit", slowly)  # as of gigabytes: that takes a tenth of the time at most
+    run(**given, checkpoint=tmp_path / "slowly", save_every=4.5)
+    assert len(written) == 2
 
 
 def test_metrics_of_ones_own_are_measured_and_resumed(tmp_path) -> None:

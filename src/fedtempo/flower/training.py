@@ -8,7 +8,7 @@ The server's bookkeeping and the waiting rule are the simulator's. What the loop
     reply_handler.py    what a reply, a silence, a node that comes or goes means: an event
     measures.py         what the waiting rule needs of the clients
     round_weights.py    ω_i(n)
-    versions.py         θ^n, and the models from which jobs that are out started; put_away.py has those that are many
+    versions.py         θ^n, and the models from which jobs that are out started
     buffers.py          arrays that are not trained
     guard.py            whether to go back to an earlier version
     journal.py          what is written down, line by line; state.py writes it, and the model, into a folder
@@ -37,7 +37,6 @@ from fedtempo.flower.faults import Faults
 from fedtempo.flower.guard import Good, Guard
 from fedtempo.flower.journal import REFUSED, RESTART, Journal, LoggedEvent, LoggedMeasure, Recovery, restarted
 from fedtempo.flower.measures import KnownMeasures, MeasuredServer
-from fedtempo.flower.put_away import ModelFile
 from fedtempo.flower.reply_handler import ReplyHandler, in_order
 from fedtempo.flower.result import Result, RoundRecord, UpdateRecord
 from fedtempo.flower.round_weights import FLOOR, RoundWeights, WaitAdvice, Weighed, absences, remarks
@@ -48,6 +47,7 @@ from fedtempo.flower.telling import PointsOfRun, run_of
 from fedtempo.flower.transport import FlowerTransport
 from fedtempo.flower.validator import Contribution, Refused, norm_of
 from fedtempo.flower.versions import RuleOnArrays, Step, Versions
+from fedtempo.simulation.model_file import ModelFile
 
 log = logging.getLogger("flwr")
 

@@ -5,7 +5,7 @@
 Those that are not are averaged as values (buffers.py). A round without updates gives θ^n another number. θ^{n+1} is
 finite: steps that would make it otherwise are left out. A server rule of the simulator may take the sum's place.
 
-As many models are in memory as there is room for; the oldest wait in a file (put_away.py).
+As many models are in memory as there is room for; the oldest wait in a file (simulation/model_file.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedtempo.errors import InputError
 from fedtempo.flower.arrays import Arrays, finite, is_finite, read, record_of, room_for
 from fedtempo.flower.buffers import Buffers
-from fedtempo.flower.put_away import ModelFile, Place
+from fedtempo.simulation.model_file import ModelFile, Place
 
 if TYPE_CHECKING:
     from fedtempo.training.server_rules import Server, ServerRule

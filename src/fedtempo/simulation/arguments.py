@@ -239,6 +239,15 @@ def real(name: str, given: Any, *, above: bool = True) -> float:
     return value
 
 
+def gigabytes(name: str, given: Any, engine: EngineName) -> float | None:
+    """Bytes of models in memory, which are given in gigabytes; None for all."""
+    if given is not None and engine in ("waves", "oracle"):
+        raise InputError(
+            f"{name}: the engine {engine!r} has all models in memory; use engine='events', or leave it out"
+        )
+    return None if given is None else 1e9 * real(name, given)
+
+
 def engine_name(given: EngineName, problem: Problem) -> EngineName:
     """The engine for a problem of JAX functions, chosen for the hardware where that is left open."""
     chosen = one_of("engine", given, ENGINES)

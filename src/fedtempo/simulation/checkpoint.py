@@ -14,9 +14,11 @@ is on the disk before the next is begun, so that a kill or a power cut at any mo
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from fedtempo.errors import DataMissing, InputError, ResultsConflict
 from fedtempo.files import make_folder, remove, remove_unfinished, write_first, write_whole
 
 FORMAT = 1
+_VERSION = re.compile(r"state__slot\.\d+")
+"""How versions are called that are saved one by one (engine/spilling.py)."""
 WHOLE = "history.nc"
 DESKS = ".workers-"
 """How the folders begin of processes that give orders to workers (desk.py)."""
@@ -203,22 +207,50 @@ class Folder:
         write_whole(self._unit(number), lambda file: np.savez(file, allow_pickle=False, **named))
 
     def read_unit(self, number: int, *, state: bool = True) -> dict[str, NDArray[Any]] | None:
-        """What a unit has saved, with the state to go on from or without it; None if nothing."""
+        """What a unit has saved, with the state to go on from or without it; None if nothing.
+
+        Versions that are saved one by one are read when they are asked for.
+        """
         path = self._unit(number)
         if not path.is_file():
             return None
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-                names = [name for name in saved.files if state or not name.startswith("state__")]
-                arrays = {name.replace("__", ":", 1): saved[name] for name in names}
+        with _reading(path) as saved:
+            names = [name for name in saved.files if state or not name.startswith("state__")]
+            arrays: dict[str, Any] = {
+                name.replace("__", ":", 1): _Saved(path, name) if _VERSION.fullmatch(name) else saved[name]
+                for name in names
+            }
             if not arrays.keys() >= {"finished", "points_done", "diverged"}:
                 raise ValueError("it is not a unit of a study")
-            return arrays
-        except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); remove it to run this part again") from None
+        return arrays
 
     def _unit(self, number: int) -> Path:
         return self.path / "units" / f"{number:04d}.npz"
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    """The arrays of a unit."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+            yield saved
+    except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); remove it to run this part again") from None
+
+
+class _Saved:
+    """An array of a unit that is read when it is asked for."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name = path, name
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        with _reading(self._path) as saved:
+            found: NDArray[Any] = saved[self._name]
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.asarray, (np.asarray(self),)
 
 
 def _difference(there: dict[str, Any], here: dict[str, Any], inside: str = "") -> str:

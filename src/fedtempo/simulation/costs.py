@@ -83,12 +83,32 @@ def estimate(specs: Sequence[UnitSpec], machines: Sequence[Machine], threads: in
     return Memory(2 * data, share, sum(at_once) - share, results)
 
 
+FILLED = 0.8
+"""How much of a memory that is too small is filled."""
+
+
+def memory_here() -> int | None:
+    """Bytes of this machine's memory, where models are held in it and that can be told."""
+    if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def room_for_versions(
+    needed: Memory, specs: Sequence[UnitSpec], machines: Sequence[Machine], threads: int
+) -> float | None:
+    """Bytes that versions may take where all of them do not fit; None where they do."""
+    have = memory_here()
+    if have is None or needed.total <= have:
+        return None
+    held = [spec.num_slots * machines[spec.unit.machine].version_bytes * spec.unit.num_runs for spec in specs]
+    return max(1.0, FILLED * have - needed.total + sum(sorted(held, reverse=True)[:threads]))
+
+
 def check_memory(needed: Memory) -> None:
     """Refuse what cannot fit into this machine."""
-    if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
-        return
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed.total > have:
+    have = memory_here()
+    if have is not None and needed.total > have:
         raise InputError(
             f"the study needs about {needed}, and this machine has {size_words(have)}; "
             "give fewer values in lists, fewer seeds, or a smaller model"

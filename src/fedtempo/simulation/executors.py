@@ -42,8 +42,9 @@ from fedtempo.errors import InputError, WorkersLost, in_one_line
 from fedtempo.problems.problem import Problem
 from fedtempo.simulation.checkpoint import Folder
 from fedtempo.simulation.desk import SIGN_SECONDS, Desk, new_desk
+from fedtempo.simulation.engine.devices import cores
 from fedtempo.simulation.ledger import POLL_SECONDS, Ledger, Table
-from fedtempo.simulation.unit_runner import Interrupts, cores, noted
+from fedtempo.simulation.unit_runner import Interrupts, noted
 from fedtempo.simulation.worker import Order, Packed, Report, Sent, packed_problem, packed_study, work
 
 if TYPE_CHECKING:

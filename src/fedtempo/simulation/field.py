@@ -24,12 +24,13 @@ from fedtempo.clock.times import Floats
 from fedtempo.grid import RATE
 from fedtempo.problems.problem import Problem
 from fedtempo.simulation.costs import Traffic, check_memory, estimate
+from fedtempo.simulation.engine.devices import cores
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, numerics
 from fedtempo.simulation.engine.session import Session, Snapshot, UnitSpec
 from fedtempo.simulation.executors import Sender
 from fedtempo.simulation.ledger import POLL_SECONDS, Table
-from fedtempo.simulation.unit_runner import cores, noted
+from fedtempo.simulation.unit_runner import noted
 from fedtempo.simulation.units import units_of
 from fedtempo.simulation.worker import Packed, Stretch, Stretched, packed_study, train
 

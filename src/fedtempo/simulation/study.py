@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from fedtempo.simulation.arguments import (
     first_measure,
     fitting_local,
     fitting_options,
+    gigabytes,
     grid_points,
     local_rule,
     one_of,
@@ -49,9 +50,9 @@ from fedtempo.simulation.arguments import (
 from fedtempo.simulation.checkpoint import WHOLE, Folder
 from fedtempo.simulation.collect import collected
 from fedtempo.simulation.compilation import keep_on_disk
-from fedtempo.simulation.costs import check_memory, estimate
+from fedtempo.simulation.costs import check_memory, estimate, room_for_versions
 from fedtempo.simulation.desk import clear_desks
-from fedtempo.simulation.engine.devices import Devices, groups_of
+from fedtempo.simulation.engine.devices import Devices, cores, groups_of
 from fedtempo.simulation.engine.numerics import PRECISIONS, Precision
 from fedtempo.simulation.engine.oracle import reference
 from fedtempo.simulation.engine.program import grid_times
@@ -63,7 +64,7 @@ from fedtempo.simulation.rate_search import at_rates, first_rates, searches
 from fedtempo.simulation.several import run_several
 from fedtempo.simulation.shares import Share
 from fedtempo.simulation.telling import OnMeasure, listeners, listening, on_points
-from fedtempo.simulation.unit_runner import Runner, cores
+from fedtempo.simulation.unit_runner import Runner
 from fedtempo.simulation.units import Units, splits_of, units_of
 from fedtempo.training.solvers import LocalRule
 from fedtempo.weighting.steps import check_step
@@ -98,6 +99,8 @@ class Study:
     surrogate: Scheme
     per_client: bool
     bound: float
+    base_memory: float | None = None
+    """Bytes of models that are in memory at once; None: all. It changes no result."""
 
     @property
     def measured_at(self) -> tuple[Fraction, ...]:
@@ -186,6 +189,7 @@ def simulate(
     surrogate: Scheme | None = None,
     per_client: bool = False,
     bound: float = 1e6,
+    base_memory: float | None = None,
     checkpoint: str | Path | None = None,
     save_every: float = SAVE_SECONDS,
     overwrite: bool = False,
@@ -273,6 +277,8 @@ def simulate(
 
     def made(named: str | None, times: ClientTimes, local: LocalRule) -> Study:
         called, problem = problems[named]
+        if base_memory is not None and (chosen, called) == ("auto", "waves"):
+            called = "events"
         return study_of(
             problem,
             schemes,
@@ -291,6 +297,7 @@ def simulate(
             surrogate=surrogate,
             per_client=per_client,
             bound=bound,
+            base_memory=base_memory,
         )
 
     studies = {
@@ -332,6 +339,7 @@ def study_of(
     surrogate: Scheme | None = None,
     per_client: bool = False,
     bound: float = 1e6,
+    base_memory: float | None = None,
 ) -> Study:
     """A study of one problem and one setting of client times, each argument checked; as `simulate` has them."""
     clients = problem.num_clients
@@ -353,6 +361,7 @@ def study_of(
         surrogate=surrogate_scheme(surrogate, clients),
         per_client=bool(per_client),
         bound=real("bound", bound),
+        base_memory=gigabytes("base_memory", base_memory, engine),
     )
 
 
@@ -399,6 +408,12 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
     threads = len(groups) if study.engine in ("waves", "torch") else min(cores(), len(units.specs))
     at_once = threads if how.sender is None else min(how.sender.workers or 1, len(units.specs))
     needed = estimate(units.specs, units.machines, at_once)
+    room = room_for_versions(needed, units.specs, units.machines, at_once)
+    if room is not None and study.base_memory is None and study.engine in ("events", "torch"):
+        log.warning("%s are too much for this machine: models that are needed last wait in a file", needed)
+        study = replace(study, base_memory=room)
+        units = units_of(study, layout["blocks"])
+        needed = estimate(units.specs, units.machines, at_once)
     log.info("%d runs in %d units, about %s", units.num_runs, len(units.specs), needed)
     check_memory(needed)
     if folder is not None:

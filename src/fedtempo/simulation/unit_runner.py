@@ -6,7 +6,6 @@ as inside the removal of an object.
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -21,6 +20,9 @@ from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, numerics
 from fedtempo.simulation.engine.session import Session, Snapshot, UnitSpec
 from fedtempo.simulation.ledger import POLL_SECONDS, Ledger, Table
+
+SAVE_SHARE = 9
+"""Training takes so many times as long as saving, at the least, unless it is saved after every call."""
 
 
 @dataclass
@@ -73,7 +75,7 @@ def run_unit(
     """
     with numerics(dtype):
         session = Session(spec, machine, saved)
-        last_saved = time.monotonic()
+        next_save = time.monotonic() + save_every
         while True:
             piece = session.piece()  # events and measuring points in the order of time
             events = session.train(piece)  # clients' jobs and the server's rounds, for half a second
@@ -85,9 +87,10 @@ def run_unit(
                 raise
             if session.finished or not goes_on:
                 break
-            if time.monotonic() - last_saved > save_every:
+            if (begin := time.monotonic()) > next_save:
                 save(session)
-                last_saved = time.monotonic()
+                end = time.monotonic()
+                next_save = end + (save_every and max(save_every, SAVE_SHARE * (end - begin)))
         save(session)
 
 
@@ -166,8 +169,3 @@ class Runner:
 
         with self._devices.machine(spec.unit.machine) as machine:
             run_unit(spec, machine, self._dtype, saved, save=save, look=seen, save_every=ledger.save_every)
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -27,10 +27,11 @@ from fedtempo.schemes.compensation import Compensated, compensated
 from fedtempo.schemes.named import Scheme
 from fedtempo.schemes.timelines import expected_weights, weights_of
 from fedtempo.simulation.costs import Traffic, traffic_of
-from fedtempo.simulation.engine.devices import has_kernels, num_devices
+from fedtempo.simulation.engine.devices import cores, has_kernels, num_devices
 from fedtempo.simulation.engine.machine import EventMachine, Machine, OnDevice, WaveMachine
 from fedtempo.simulation.engine.measures import Shares
 from fedtempo.simulation.engine.session import Unit, UnitSpec, room_for
+from fedtempo.simulation.engine.spilling import LEAST, SpillingMachine, SpillingStreamedMachine
 from fedtempo.simulation.engine.streamed import OnDisk, StreamedMachine
 from fedtempo.simulation.engine.task import INNERMOST, OUTERMOST, SHARE, Task
 from fedtempo.training.client import ClientWork
@@ -115,18 +116,22 @@ def units_of(study: Study, splits: int) -> Units:
                     unit = Unit(len(specs), s, k, tuple(seeds), tuple(part), task_of[s, k])
                     specs.append(_spec(study, made, shares, machines[unit.machine], unit, config))
     traffic = {pair: _traffic(study, *pair, tasks[number]) for pair, number in task_of.items()}
-    return Units(_settled(specs, machines), machines, traffic)
+    return Units(_settled(study, specs, machines), machines, traffic)
 
 
 def _machines(study: Study, tasks: list[Task]) -> list[Machine]:
+    problem, dtype, spills = study.problem, study.dtype, study.base_memory is not None
     if study.engine == "torch":
         from fedtempo.simulation.engine.torch_machine import TorchMachine
 
-        return [TorchMachine(study.problem, task, study.dtype, study.local) for task in tasks]
-    if any_mapped(study.problem.rows):
-        on_disk = OnDisk(study.problem, study.dtype)
-        return [StreamedMachine(study.problem, task, study.dtype, on_disk) for task in tasks]
-    rows = OnDevice(study.problem, study.dtype)
+        return [TorchMachine(problem, task, dtype, study.local, spills=spills) for task in tasks]
+    if any_mapped(problem.rows):
+        on_disk = OnDisk(problem, dtype)
+        streamed = SpillingStreamedMachine if spills else StreamedMachine
+        return [streamed(problem, task, dtype, on_disk) for task in tasks]
+    rows = OnDevice(problem, dtype)
+    if spills:
+        return [SpillingMachine(problem, task, dtype, rows) for task in tasks]
     return [_machine(study, task, rows) for task in tasks]
 
 
@@ -305,14 +310,19 @@ def _clients(study: Study, made: Compensated) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _settled(specs: list[UnitSpec], machines: Sequence[Machine]) -> list[UnitSpec]:
+def _settled(study: Study, specs: list[UnitSpec], machines: Sequence[Machine]) -> list[UnitSpec]:
     """What the programs' first pieces tell: one size of slots for all schemes that share the compiled code."""
+    at_once = min(cores(), len(specs)) if study.engine == "events" else 1
     firsts = {(spec.unit.scheme, spec.unit.machine): spec.first_piece() for spec in specs}
     if not any(piece.num_events for piece in firsts.values()):
         raise InputError(f"until: no round ends by {text(specs[0].until)}; give more time")
     slots: dict[int, int] = {}
     for m, machine in enumerate(machines):
         pieces = [piece for (_, number), piece in firsts.items() if number == m]
-        machine.tune(pieces, max(spec.unit.num_runs for spec in specs if spec.unit.machine == m))
-        slots[m] = room_for(max(piece.num_slots for piece in pieces))
+        runs = max(spec.unit.num_runs for spec in specs if spec.unit.machine == m)
+        machine.tune(pieces, runs)
+        slots[m] = room_for(max(piece.num_slots for piece in pieces), runs * machine.version_bytes)
+        if study.base_memory is not None:
+            fit = int(min(study.base_memory / (at_once * runs * machine.version_bytes), slots[m]))
+            slots[m] = max(fit, LEAST)
     return [replace(spec, num_slots=slots[spec.unit.machine]) for spec in specs]

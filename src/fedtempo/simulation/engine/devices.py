@@ -9,6 +9,7 @@ The runs and seeds of a study are dealt over units first (units.py), since units
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import threading
@@ -30,6 +31,11 @@ Group = tuple[Any, ...]
 
 LEAST_CAPABILITY = 8.0
 """Of an NVIDIA device whose matrix units our kernels use."""
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def num_devices(study: Study) -> int:

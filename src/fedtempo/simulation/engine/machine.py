@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
+from fedtempo.errors import ResultsConflict
 from fedtempo.problems.problem import Problem
 from fedtempo.simulation.compilation import PROGRAMS
 from fedtempo.simulation.engine.cost_model import gradient_work, loss_work
@@ -26,7 +27,7 @@ from fedtempo.simulation.engine.event_loop import Events, event_loop, events_per
 from fedtempo.simulation.engine.measures import TILE, Meter, Rows, rows_of
 from fedtempo.simulation.engine.numerics import Precision, cast, kept_as, numerics
 from fedtempo.simulation.engine.program import Piece
-from fedtempo.simulation.engine.task import FULL_ROWS, Data, Runs, State, Task, Tree
+from fedtempo.simulation.engine.task import FULL_ROWS, Data, Runs, State, Task, Tree, Version, at
 from fedtempo.simulation.engine.waves import WAVES_PER_CALL, Loaded, load_waves, wave_loop, wave_starts
 from fedtempo.training.batches import batch_key, compression_key, init_key, noise_key
 
@@ -285,6 +286,12 @@ class CompiledMachine(Machine):
         leaves = jax.tree.leaves((state.slots.sent.model, state.slots.state))
         return [np.moveaxis(np.asarray(leaf[slot]), self._runs_axis(1), -1) for leaf in leaves]
 
+    def version(self, state: State, slot: int) -> Version:
+        """[seeds, …, runs] what is in a slot."""
+        args = (state.slots, np.int32(slot))
+        found: Version = self._compile("version", at, *args)(*args)
+        return found
+
     def grown(self, state: State, num_slots: int) -> State:
         """The same state with room for more versions."""
 
@@ -313,6 +320,8 @@ class CompiledMachine(Machine):
 
     def restored(self, state: State, saved: Mapping[str, NDArray[Any]]) -> State:
         leaves, structure = jax.tree.flatten(state)
+        if str(len(leaves) - 1) not in saved:
+            raise ResultsConflict("the models of this study were too many for base_memory; give base_memory again")
         found = State(*jax.tree.unflatten(structure, [saved[str(k)] for k in range(len(leaves))]))
         return self._over_leaves(lambda leaf, axis: jnp.asarray(np.moveaxis(leaf, -1, axis)), found)
 
@@ -361,6 +370,11 @@ class EventMachine(CompiledMachine):
         args = (state, self.on_device.data, runs, loaded, np.int32(first), np.int32(last))
         done: State = self._compile("advance", event_loop(self.task, self.events_per_step), *args, donate=(0,))(*args)
         return done
+
+    def at_places(self, loaded: Events, read: NDArray[Any], write: NDArray[Any]) -> Events:
+        """The same events with other slots to read and write."""
+        room = loaded.read.shape[0] - len(read)
+        return loaded._replace(read=jnp.asarray(np.pad(read, (0, room))), write=jnp.asarray(np.pad(write, (0, room))))
 
 
 class WaveMachine(CompiledMachine):

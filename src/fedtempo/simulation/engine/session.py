@@ -25,6 +25,9 @@ from fedtempo.weighting.weights import Weights
 CALL_SECONDS = 0.5
 """About how long one call of the engine takes: between two calls it can stop, report and save."""
 
+LARGE_SLOT = 1 << 24
+"""Bytes of a slot: beyond, compiling anew costs less than a slot that is not needed."""
+
 Snapshot = dict[str, NDArray[Any]]
 
 
@@ -207,7 +210,9 @@ class Session:
             self._piece, self._loaded = self._ahead or next(self._coming)
             self._ahead = None
             if self._piece.num_slots > self.machine.room(self.state):
-                room = room_for(2 * self._piece.num_slots)  # each growth compiles anew
+                size = self.machine.version_bytes * self.spec.unit.num_runs
+                more = self._piece.num_slots * (1 if size <= LARGE_SLOT else 0)  # each growth compiles anew
+                room = room_for(self._piece.num_slots + more, size)
                 self.state = self.machine.grown(self.state, room)
         return self._piece
 
@@ -327,8 +332,10 @@ class Session:
         self.state = self.machine.restored(self.state, there)
 
 
-def room_for(num_slots: int) -> int:
-    """Slots to allocate: a few more than needed, so that few programs need another size."""
+def room_for(num_slots: int, slot_bytes: int) -> int:
+    """Slots to allocate: a few more than needed, so that few programs need another size; none more of large models."""
+    if slot_bytes > LARGE_SLOT:
+        return num_slots
     return -(-(num_slots + num_slots // 8) // 8) * 8
 
 

@@ -125,6 +125,9 @@ class StreamedMachine(EventMachine):
         done: State = self._compile("advance", event_loop(self.task, self.events_per_step), *args, donate=(0,))(*args)
         return done
 
+    def at_places(self, loaded: LoadedRows, read: NDArray[Any], write: NDArray[Any]) -> LoadedRows:  # type: ignore[override]
+        return loaded._replace(events=super().at_places(loaded.events, read, write))
+
     def measure(self, state: State, runs: Runs, slot: int) -> dict[str, np.ndarray[Any, Any]]:
         versions = (state.slots.sent.model, state.slots.state)
         train, test = self.on_device.train, self.on_device.test

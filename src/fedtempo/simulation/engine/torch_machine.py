@@ -12,7 +12,7 @@ A cell is one run of one seed. A slot holds a model for every cell.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -28,12 +28,14 @@ from fedtempo.errors import InputError
 from fedtempo.grid import RATE
 from fedtempo.problems.problem import Problem
 from fedtempo.problems.torch.data import first_line
-from fedtempo.problems.torch.module import FlatModule, Values, as_array, as_tensor, seed_generator, seeded
+from fedtempo.problems.torch.module import FlatModule, Values, as_array, seed_generator, seeded
 from fedtempo.problems.torch.problem import TorchProblem
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, kept_as
 from fedtempo.simulation.engine.program import FIRST, Piece
+from fedtempo.simulation.engine.spilling import SLOT
 from fedtempo.simulation.engine.task import SHARE, Data, Task
+from fedtempo.simulation.engine.torch_slots import SpillingSlots, restored, stored, tree_of
 from fedtempo.simulation.engine.torch_work import Bridge, SGDGraph, is_sgd, solver_of, taken
 from fedtempo.training.batches import batch_key, compression_key, init_key, job_key, noise_key
 from fedtempo.training.client import Kept
@@ -64,7 +66,7 @@ class TorchState:
     """Everything that runs carry from event to event; changed in place."""
 
     seeds: int
-    slots: dict[int, list[Version]]
+    slots: MutableMapping[int, list[Version]]
     """By slot: a model for every cell."""
     acc: list[Any]
     """By cell: the model as it grows, or what the server rule holds."""
@@ -109,8 +111,12 @@ class TorchMachine(Machine):
 
     problem: TorchProblem
 
-    def __init__(self, problem: Problem, task: Task, dtype: Precision, local: LocalRule) -> None:
+    def __init__(
+        self, problem: Problem, task: Task, dtype: Precision, local: LocalRule, *, spills: bool = False
+    ) -> None:
+        """`spills`: only as many versions are in memory as there are slots; the others wait in a file."""
         super().__init__(problem, task, dtype)
+        self._spills = spills
         assert isinstance(problem, TorchProblem)
         problem.check_device()
         if dtype == "tensorfloat32":
@@ -155,7 +161,10 @@ class TorchMachine(Machine):
         versions = [Version(values, broadcast) for values, (_, broadcast) in zip(cells, started, strict=True)]
         buffers = [values.buffers for values in cells]
         accs = [acc for acc, _ in started]
-        return TorchState(len(seeds), {FIRST: versions}, accs, buffers, list(buffers), [0.0] * len(cells))
+        slots: MutableMapping[int, list[Version]] = {FIRST: versions}
+        if self._spills:
+            slots = SpillingSlots(num_slots, slots)
+        return TorchState(len(seeds), slots, accs, buffers, list(buffers), [0.0] * len(cells))
 
     def _started(self, values: Values) -> tuple[Any, Any]:
         if self._plain:
@@ -199,6 +208,8 @@ class TorchMachine(Machine):
         piece = loaded.piece
         with seeded(self.problem.device):
             for event in range(first, last):
+                if isinstance(state.slots, SpillingSlots):
+                    state.slots.come_to(piece, event)
                 try:
                     self._event(state, runs, loaded, event)
                 except InputError as error:
@@ -516,11 +527,14 @@ class TorchMachine(Machine):
 
         def add(name: str, tree: Any) -> None:
             for k, leaf in enumerate(jax.tree.leaves(tree)):
-                out[f"{name}.{k}"] = _stored(leaf)
+                out[f"{name}.{k}"] = stored(leaf)
 
-        for slot, versions in state.slots.items():
-            for cell, version in enumerate(versions):
-                add(f"slot.{slot}.{cell}", version)
+        if isinstance(state.slots, SpillingSlots):
+            out |= state.slots.saved()
+        else:
+            for slot, versions in state.slots.items():
+                for cell, version in enumerate(versions):
+                    add(f"{SLOT}{slot}.{cell}", version)
         for cell, acc in enumerate(state.acc):
             add(f"acc.{cell}", acc)
             add(f"buffers.{cell}", state.buffers[cell])
@@ -534,15 +548,20 @@ class TorchMachine(Machine):
     def restored(self, state: TorchState, saved: Mapping[str, NDArray[Any]]) -> TorchState:
         def back(name: str, like: Any) -> Any:
             leaves, structure = jax.tree.flatten(like)
-            return jax.tree.unflatten(structure, [_restored(saved[f"{name}.{k}"], x) for k, x in enumerate(leaves)])
+            return jax.tree.unflatten(structure, [restored(saved[f"{name}.{k}"], x) for k, x in enumerate(leaves)])
 
         first = state.slots[FIRST]
         cells = range(len(state.acc))
-        slots = sorted({int(name.split(".")[1]) for name in saved if name.startswith("slot.")})
         start = [self.task.work.start(self._tree(version.values.trained)) for version in first]
+        slots = state.slots
+        slots.clear()
+        for slot in sorted({int(name.split(".")[1]) for name in saved if name.startswith(SLOT)}):
+            whole = saved.get(f"{SLOT}{slot}")  # one by one, if some waited in a file
+            each = [back(f"{SLOT}{slot}.{cell}", first[cell]) for cell in cells] if whole is None else None
+            slots[slot] = tree_of(np.asarray(whole), first) if each is None else each
         return TorchState(
             state.seeds,
-            {slot: [back(f"slot.{slot}.{cell}", first[cell]) for cell in cells] for slot in slots},
+            slots,
             [back(f"acc.{cell}", state.acc[cell]) for cell in cells],
             [back(f"buffers.{cell}", state.buffers[cell]) for cell in cells],
             [back(f"mean.{cell}", state.buffers[cell]) for cell in cells],
@@ -590,17 +609,3 @@ def _frozen_statistics(module: nn.Module) -> None:
     for part in module.modules():
         if getattr(part, "track_running_stats", False):
             part.eval()
-
-
-def _stored(leaf: Any) -> NDArray[Any]:
-    """A leaf as an array; bfloat16 by its bits."""
-    if isinstance(leaf, Tensor) and leaf.dtype == torch.bfloat16:
-        leaf = leaf.view(torch.int16)
-    return as_array(leaf) if isinstance(leaf, Tensor) else np.asarray(leaf)
-
-
-def _restored(array: NDArray[Any], like: Any) -> Any:
-    if not isinstance(like, Tensor):
-        return jnp.asarray(array)
-    found = as_tensor(array)
-    return (found.view(torch.bfloat16) if like.dtype == torch.bfloat16 else found).to(like.device)

@@ -19,7 +19,7 @@ import os
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 
 from fedtempo import files
 from fedtempo.errors import StorageError
-from fedtempo.flower.arrays import Arrays
+
+Arrays = dict[str, NDArray[Any]]
 
 _EVEN = 64
 """Bytes: arrays begin at multiples of this."""
@@ -63,8 +64,9 @@ class Place:
 class ModelFile:
     """A file of models with the same arrays; it is opened when the first one comes."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None = None, *, otherwise: str = "so they stay in memory") -> None:
+        """`otherwise`: what becomes of models that cannot be written, as errors say it."""
+        self._folder, self._otherwise = folder, otherwise
         self._file: BinaryIO | None = None
         self._where = Path()
         self._parts: dict[str, _Part] = {}
@@ -77,12 +79,12 @@ class ModelFile:
         self._lost: set[int] = set()
         """Those of which a model could not be read back."""
 
-    def put(self, arrays: Arrays) -> Place:
+    def put(self, arrays: Mapping[str, NDArray[Any]]) -> Place:
         """Write a model; a StorageError where the disk refuses, or has lost too many."""
         if len(self._lost) >= MOST_LOST:
             raise StorageError(
-                f"{len(self._lost)} models of jobs that are out could not be read back from {self._where}, so the "
-                "others stay in memory; check that disk"
+                f"{len(self._lost)} models of jobs that are out could not be read back from {self._where}, "
+                f"{self._otherwise}; check that disk"
             )
         if self._file is None:
             self._file = self._opened()
@@ -110,8 +112,8 @@ class ModelFile:
                 else "set TMPDIR to a folder on another disk"
             )
             raise StorageError(
-                f"models of jobs that are out cannot be written to {self._where} ({error.strerror}), so they stay in "
-                f"memory; make room there, or {other}"
+                f"models of jobs that are out cannot be written to {self._where} ({error.strerror}), "
+                f"{self._otherwise}; make room there, or {other}"
             ) from None
         self._places = max(self._places, number + 1)
         return Place(self, number, crc)
@@ -152,7 +154,7 @@ class ModelFile:
         if self._file is not None:
             self._file.close()
 
-    def _lay_out(self, arrays: Arrays) -> None:
+    def _lay_out(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, array in arrays.items():
             begin = _even(self._end) if array.nbytes else self._end  # nothing is written before an empty one
             self._end = begin + array.nbytes
@@ -170,8 +172,8 @@ class ModelFile:
                 self._where = folder
                 return file
         raise StorageError(
-            f"models of jobs that are out cannot be written to {' or '.join(refused)}, so they stay in memory; set "
-            "TMPDIR to a folder that can be written"
+            f"models of jobs that are out cannot be written to {' or '.join(refused)}, {self._otherwise}; "
+            "set TMPDIR to a folder that can be written"
         )
 
     def _folders(self) -> Iterator[Path]:
