@@ -8,7 +8,8 @@
     make bench-growth
     python benchmarks/growth.py --only parameters --json growth.json
     python benchmarks/growth.py --from growth.json --figure docs        draws docs/growth.svg of what was measured
-    python benchmarks/growth.py --case parameters:100000000:50          100 M parameters, 50 clients: for a GPU
+    python benchmarks/growth.py --case parameters:100000000:50          100 M parameters, 50 clients: 21 GB of models
+    … --base-memory 2                                                   2 GB of them in memory, the others in a file
 
 Asynchronous FedAvg, K = 1, through `ft.simulate`, each size in a process of its own. A first call compiles; then the
 same is called `--repeats` times, with as many updates as take some `--seconds`. Its time is that from the beginning of
@@ -166,11 +167,11 @@ def updates_in(case: Case, seconds: float, processor: bool) -> int:
     """About how many come in that time, over all runs, by a rough count of operations and bytes; not too few to say."""
     cost = 1e-5 + 4 * case.batch * case.parameters / 4e10 + 40 * case.parameters / 1e10
     some = seconds / cost * (1 if processor else 20)
-    enough = {"clients": 2 * case.clients, "runs": 200 * case.runs}.get(case.axis, 8)
+    enough = {"runs": 200 * case.runs}.get(case.axis, 2 * case.clients)
     return round(min(MOST, max(some, enough)))
 
 
-def measured(case: Case, seconds: float, repeats: int) -> dict[str, Any]:
+def measured(case: Case, seconds: float, repeats: int, base_memory: float | None = None) -> dict[str, Any]:
     """Rates, the host's share, slots and memory."""
     import jax
 
@@ -192,7 +193,9 @@ def measured(case: Case, seconds: float, repeats: int) -> dict[str, Any]:
     def call(updates: float) -> dict[str, float]:
         until = Fraction(max(1, round(1000 * updates / pace / case.runs)), 1000)
         begin = time.perf_counter()
-        history = ft.simulate(problem, ft.AsyncFedAvg(), times, until=until, local=local, points=2)
+        history = ft.simulate(
+            problem, ft.AsyncFedAvg(), times, until=until, local=local, points=2, base_memory=base_memory
+        )
         wall, found = time.perf_counter() - begin, history.dataset
         taken, cpu, host = watch.taken()
         done = float(found["updates"].isel(time=-1).mean()) * case.runs
@@ -335,6 +338,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--most", type=int, help="no larger size than this along any axis")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a call, about")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--base-memory", type=float, metavar="GB", help="of models in memory; the others in a file")
     parser.add_argument("--quick", action="store_true", help="half a second, once, up to 100 000")
     parser.add_argument("--json", type=Path, help="write every measurement there")
     parser.add_argument("--from", dest="before", type=Path, help="measure nothing: what --json wrote")
@@ -349,7 +353,7 @@ def main(given: Sequence[str] | None = None) -> None:
         print(json.dumps({"gbps": gbps, "device": devices[0].device_kind, "devices": len(devices)}))
         return
     if options.case:
-        print(json.dumps(measured(case_of(options.case), options.seconds, options.repeats)))
+        print(json.dumps(measured(case_of(options.case), options.seconds, options.repeats, options.base_memory)))
         return
     if options.before:
         found = json.loads(options.before.read_text(encoding="utf-8"))

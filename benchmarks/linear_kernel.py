@@ -4,7 +4,8 @@
     speed     client updates a second through `ft.simulate`, compilation and measuring apart: one run, and 5 seeds × 24
               learning rates; every repeat runs each contestant once, in turn, after one that does not count
 
-Ends with an error if the models differ. On a processor the kernel is not used, and there is nothing to compare.
+Ends with an error if the models differ. On a processor there is no kernel, and nothing to compare. Studies use it
+where FEDTEMPO_KERNELS=1 is set.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import numpy as np
 
 import fedtempo as ft
 from fedtempo.simulation import units
+from fedtempo.simulation.engine.devices import can_have_kernels
 
 LIMITS = {"float32": 1e-4, "tensorfloat32": 2e-3}
 TIMES = ft.FixedTimes.spread(10, 80)
 GRID = np.geomspace(0.001, 0.1, 24).tolist()
-FORMS = {"kernel": units.has_kernels, "waves": lambda: False}
+FORMS = {"kernel": can_have_kernels, "waves": lambda: False}
 
 
 def trained(form: str, problem: ft.Problem, **given: Any) -> ft.History:
@@ -60,7 +62,7 @@ def main() -> None:
     parser.add_argument("--no-waves", action="store_true", help="the speed of the kernel alone")
     parser.add_argument("--json", type=Path, help="write every measurement there")
     options = parser.parse_args()
-    if not units.has_kernels():
+    if not can_have_kernels():
         raise SystemExit("no kernels run here: they need an NVIDIA device")
     problem = ft.problems.mnist(clients=10, data_dir=options.data_dir)
     found: dict[str, Any] = {}

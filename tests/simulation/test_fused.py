@@ -16,7 +16,7 @@ import pytest
 import fedtempo as ft
 from fedtempo.simulation import units
 from fedtempo.simulation.engine import fused
-from fedtempo.simulation.engine.devices import has_kernels
+from fedtempo.simulation.engine.devices import WANTED, has_kernels
 from fedtempo.simulation.engine.machine import WaveMachine
 
 CLIENTS, FEATURES, CLASSES = 5, 20, 3
@@ -216,8 +216,11 @@ def test_a_weight_is_the_sum_of_numbers_that_matrix_units_take() -> None:
         (SimpleNamespace(platform="cpu"), False),
     ],
 )
-def test_kernels_are_for_nvidia_devices_with_matrix_units(device, known, monkeypatch) -> None:
+def test_kernels_are_for_nvidia_devices_with_matrix_units_and_for_who_asks(device, known, monkeypatch) -> None:
     monkeypatch.setattr(jax, "devices", lambda: [device])
+    monkeypatch.delenv(WANTED, raising=False)
+    assert has_kernels() is False
+    monkeypatch.setenv(WANTED, "1")
     assert has_kernels() is known
     monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)  # as in a JAX without it
     assert has_kernels() is False

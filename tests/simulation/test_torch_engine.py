@@ -19,6 +19,7 @@ import optax
 import pytest
 
 import fedtempo as ft
+from fedtempo.simulation.model_file import ModelFile, Place
 from fedtempo.training.batches import batch_key, job_rows
 
 torch = pytest.importorskip("torch")
@@ -320,6 +321,46 @@ def study(folder: Path | None, **more):
     return ft.simulate(
         problem, schemes, ft.FixedTimes(["1", "2", "3"]), until=30, local=local, seeds=[0, 1], checkpoint=folder, **more
     )
+
+
+@pytest.fixture
+def moved(monkeypatch) -> list[str]:
+    """What is written to files and read back."""
+    seen: list[str] = []
+    put, read = ModelFile.put, Place.read
+    monkeypatch.setattr(ModelFile, "put", lambda self, arrays: seen.append("put") or put(self, arrays))
+    monkeypatch.setattr(Place, "read", lambda self: seen.append("read") or read(self))
+    return seen
+
+
+def test_models_that_wait_in_a_file_give_the_same_bits(moved, tmp_path) -> None:
+    torch.manual_seed(0)
+    whole = study(None).dataset
+    assert not moved
+    for number, (before, after) in enumerate([(1e-9, 1e-9), (1e-9, None), (None, 1e-9)]):
+        torch.manual_seed(0)
+        rest = study(None, base_memory=before or after).dataset
+        assert {"put", "read"} <= set(moved)
+        for name in whole.data_vars:
+            np.testing.assert_array_equal(rest[name].values, whole[name].values, err_msg=str(name))
+        folder, calls = tmp_path / str(number), 0
+
+        def stop(progress) -> None:
+            nonlocal calls
+            calls += 1
+            if calls > 3:
+                raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fedtempo.simulation.ledger.POLL_SECONDS", 0.0)
+            patch.setattr("fedtempo.simulation.engine.session.CALL_SECONDS", 0.0)
+            torch.manual_seed(0)
+            with pytest.raises(KeyboardInterrupt):
+                study(folder, base_memory=before, on_progress=stop)
+        torch.manual_seed(0)
+        rest = study(folder, base_memory=after).dataset
+        for name in whole.data_vars:
+            np.testing.assert_array_equal(rest[name].values, whole[name].values, err_msg=str(name))
 
 
 SCRIPT = """

@@ -225,6 +225,9 @@ def simulate(
     also keeps the loss of every client. A run whose loss is not a number, or beyond `bound` times max(1, its first
     loss), counts as diverged; the others go on.
 
+    `base_memory` is how many gigabytes of models from which jobs start are in memory at once; the others wait in a file
+    where TMPDIR says, to the same bits. Without it all are in memory, as long as this machine has so much.
+
     `checkpoint` is a folder, saved to every `save_every` seconds: a study that was stopped there goes on, to the same
     bits on a processor, with the engine that it was begun with unless another is named; `overwrite` replaces a study
     that is there. Ctrl-C stops it within a second or so, saved. A JSON `description` is kept in the folder.

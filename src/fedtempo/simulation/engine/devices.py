@@ -31,6 +31,8 @@ Group = tuple[Any, ...]
 
 LEAST_CAPABILITY = 8.0
 """Of an NVIDIA device whose matrix units our kernels use."""
+WANTED = "FEDTEMPO_KERNELS"
+"""The environment's word for kernels of our own; "1" turns them on."""
 
 
 def cores() -> int:
@@ -44,7 +46,12 @@ def num_devices(study: Study) -> int:
 
 
 def has_kernels() -> bool:
-    """Whether kernels of our own run here: on NVIDIA's devices from Ampere on, where JAX compiles Triton's programs."""
+    """Whether kernels of our own are wanted and run here."""
+    return os.environ.get(WANTED) == "1" and can_have_kernels()
+
+
+def can_have_kernels() -> bool:
+    """Whether they could: on NVIDIA's devices from Ampere on, where JAX compiles Triton's programs."""
     device = jax.devices()[0]
     capability = str(getattr(device, "compute_capability", ""))  # AMD's devices have a name there
     if device.platform != "gpu" or not re.fullmatch(r"\d+\.\d+", capability) or float(capability) < LEAST_CAPABILITY:

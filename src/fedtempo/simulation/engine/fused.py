@@ -9,7 +9,7 @@ plain form is the waves'; numbers agree with it up to rounding.
 
 Matrix units multiply numbers of eleven bits: bytes are such numbers, scaled after the product, and a weight in float32
 is the sum of three (`TERMS`). In the kernel a model's weights are [classes, 4, words], in the order in which a word's
-bytes are taken out of it.
+bytes are taken out of it. Used where FEDTEMPO_KERNELS=1 is set.
 """
 
 from __future__ import annotations

@@ -206,16 +206,19 @@ class TorchMachine(Machine):
 
     def advance(self, state: TorchState, runs: TorchRuns, loaded: LoadedPiece, first: int, last: int) -> TorchState:
         piece = loaded.piece
+        spilling = state.slots if isinstance(state.slots, SpillingSlots) else None
         with seeded(self.problem.device):
             for event in range(first, last):
-                if isinstance(state.slots, SpillingSlots):
-                    state.slots.come_to(piece, event)
+                if spilling is not None:
+                    spilling.come_to(piece, event)
                 try:
                     self._event(state, runs, loaded, event)
                 except InputError as error:
                     raise InputError(f"client {piece.client[event]}, job {piece.job[event]}: {error}") from error
                 if piece.closes[event]:
                     self._close(state, runs, int(piece.write[event]))
+        if spilling is not None:
+            spilling.come_to(piece, last)
         return state
 
     def _event(self, state: TorchState, runs: TorchRuns, loaded: LoadedPiece, event: int) -> None:
