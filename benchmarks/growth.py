@@ -193,9 +193,8 @@ def measured(case: Case, seconds: float, repeats: int, base_memory: float | None
     def call(updates: float) -> dict[str, float]:
         until = Fraction(max(1, round(1000 * updates / pace / case.runs)), 1000)
         begin = time.perf_counter()
-        history = ft.simulate(
-            problem, ft.AsyncFedAvg(), times, until=until, local=local, points=2, base_memory=base_memory
-        )
+        given: Any = {"until": until, "local": local, "points": 2, "base_memory": base_memory}
+        history = ft.simulate(problem, ft.AsyncFedAvg(), times, **given)
         wall, found = time.perf_counter() - begin, history.dataset
         taken, cpu, host = watch.taken()
         done = float(found["updates"].isel(time=-1).mean()) * case.runs

@@ -62,7 +62,7 @@ WITHOUT_A_FILE: Description = {"problem": {"l2": 0.01}, "local": {"lr": "auto"}}
 """What ``fedtempo run`` adds without a study file: rates are searched, and digits have a penalty, with which clients
 of different digits want different models."""
 
-_TOP = (*DEFAULT, "rates", "measure_from", "dtype", "engine", "surrogate", "per_client", "bound")
+_TOP = (*DEFAULT, "rates", "measure_from", "dtype", "engine", "surrogate", "per_client", "bound", "base_memory")
 _TIMES = ("times", "law", "spread", "resolution", *BANDWIDTH, *AVAILABILITY)
 _LOCAL = ("solver", "steps", "lr", "schedule", "batch_size", "clip", "momentum", "draw", "options")
 
