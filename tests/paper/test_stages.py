@@ -369,6 +369,31 @@ def test_a_few_partitions_choose_the_rates_of_the_others(tmp_path, capsys, monke
     assert {p: p.stat().st_mtime_ns for p in out.glob("*.nc")} == before
 
 
+def test_more_partitions_are_added_to_those_that_are_there(tmp_path, capsys, monkeypatch):
+    path, out = tmp_path / "wide.toml", tmp_path / "out"
+    words = ("reproduce", str(path), "--for-claims", "--quiet", "--out", str(out))
+    path.write_text(CHOOSERS)
+    assert in_process(capsys, monkeypatch, *words)[0] == 0
+    few = load(out / "wide-few.partitions.nc")
+    path.write_text(CHOOSERS.replace("seeds = [5, 3, 7]", "seeds = [5, 3, 7, 2, 9]"))
+    ran = []
+    monkeypatch.setattr(stages, "_run", lambda study, *given, run=stages._run: ran.append(study) or run(study, *given))
+    assert in_process(capsys, monkeypatch, *words)[0] == 0
+    more = load(out / "wide-few.partitions.nc")
+    assert [study["seeds"] for study in ran] == [[2, 9]]
+    assert what_was_run(more)["study"]["seeds"] == [5, 3, 7, 2, 9]
+    assert what_was_run(more)["choosers"] == [5]
+    assert more.dataset["seed"].values.tolist() == [2, 3, 5, 7, 9]
+    np.testing.assert_array_equal(more.dataset["loss"].sel(seed=[3, 5, 7]), few.dataset["loss"].sel(seed=[3, 5, 7]))
+    there = more.final().notnull()
+    for seed in (2, 9):
+        np.testing.assert_array_equal(there.sel(seed=seed), there.sel(seed=7))
+    assert in_process(capsys, monkeypatch, *words, "--resume")[0] == 0
+    assert len(ran) == 1
+    path.write_text(CHOOSERS.replace("seeds = [5, 3, 7]", "seeds = [5, 3, 8, 2]"))  # another third one
+    assert "contains results of other settings" in in_process(capsys, monkeypatch, *words)[2]
+
+
 def test_partitions_of_which_all_choose_are_refused(tmp_path, capsys, monkeypatch):
     path = tmp_path / "wide.toml"
     for given, said in (("3", "list more than that, each once"), ("-1", "give a whole one from 0 on"), ('"a"', "'a'")):

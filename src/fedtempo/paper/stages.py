@@ -164,13 +164,31 @@ def _chosen(part: Part, place: Place, study: Table) -> History:
     path, seeds = path_of(place.folder, part, PARTITIONS), study["seeds"]
     chosen_by = seeds[: part.choosers]
     about = {**_about(part, study, PARTITIONS), "choosers": chosen_by}
-    there = _there(place, path, about)
+    begun = _with_fewer_seeds(path, about)
+    there = _there(place, path, about) if begun is None else None
     if there is not None:
         return there
-    few = _run({**study, "seeds": chosen_by}, place, path.with_suffix(".choosers.nc"))
-    others = {**study, "seeds": seeds[part.choosers :]}
-    rest = _run(_at_rates(others, kept_rates(few, 1)), place, path)
-    return save(merge([History(compact(few)), History(compact(rest))]), path, about)
+    if begun is None:
+        few, done, left = _run({**study, "seeds": chosen_by}, place, path.with_suffix(".choosers.nc")), chosen_by, path
+        begun = History(compact(few))
+    else:
+        few, done = begun.select(seed=chosen_by), what_was_run(begun)["study"]["seeds"]
+        left = path.with_suffix(f".after{len(done)}.nc")
+    others = {**study, "seeds": seeds[len(done) :]}
+    rest = _run(_at_rates(others, kept_rates(few, 1)), place, left)
+    return save(merge([begun, History(compact(rest))]), path, about)
+
+
+def _with_fewer_seeds(path: Path, about: Table) -> History | None:
+    """What is there and done of a study whose first seeds were run; None if there is nothing of that kind."""
+    there = load(path)
+    if there is None or not there.finished:
+        return None
+    was = what_was_run(there)
+    seeds, every = was["study"]["seeds"], about["study"]["seeds"]
+    more = len(seeds) < len(every) and seeds == every[: len(seeds)]
+    same = all(was.get(key) == about.get(key) for key in ("setting", "choosers"))
+    return there if more and same and {**was["study"], "seeds": every} == about["study"] else None
 
 
 def second_stage(part: Part, scout: History) -> Table:
