@@ -105,6 +105,14 @@ def read_times(
         if resolution is not None:
             raise InputError("--resolution: fixed times are exact already; leave it out, or choose a random --law")
         return means
+    try:
+        return _drawn(law, number, means, resolution)
+    except InputError as error:
+        raise InputError(f"--law {law}: {error}") from None
+
+
+def _drawn(law: str | None, number: Fraction, means: FixedTimes, resolution: str | None) -> ClientTimes:
+    """Random times of a law, around these means."""
     exactly = means.multiples
     if law == "exponential":
         return ExponentialTimes(exactly, resolution=resolution)
@@ -115,7 +123,7 @@ def read_times(
     if law == "shifted-exponential":
         return ShiftedExponentialTimes(exactly, shift=number, resolution=resolution)
     if not 0 < number < 1:
-        raise InputError(f"--law: uniform:{number} must have a half width between 0 and 1, as a share of the mean")
+        raise InputError(f"{number} is no half width between 0 and 1, as a share of the mean; give one")
     return UniformTimes([m * (1 - number) for m in exactly], [m * (1 + number) for m in exactly], resolution=resolution)
 
 
