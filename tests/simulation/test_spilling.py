@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import pickle
 import random
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,12 +15,16 @@ import pytest
 
 import fedtempo as ft
 from fedtempo import files
-from fedtempo.simulation import costs
+from fedtempo.simulation import costs, study
+from fedtempo.simulation.checkpoint import Folder
+from fedtempo.simulation.engine.machine import EventMachine
+from fedtempo.simulation.engine.numerics import numerics
 from fedtempo.simulation.engine.program import Piece, Point
 from fedtempo.simulation.engine.session import Session
-from fedtempo.simulation.engine.spilling import LEAST, NEVER, OVERWRITTEN, SpillingMachine, Uses, read_last
+from fedtempo.simulation.engine.spilling import LEAST, SpillingMachine
+from fedtempo.simulation.engine.waiting import NEVER, OVERWRITTEN, Uses, reads
 from fedtempo.simulation.model_file import ModelFile, Place
-from simulation.test_checkpoint import Stop, same, shorten
+from simulation.test_checkpoint import Stop, carry_out, same, shorten
 
 CLIENTS = 12
 TIMES = ft.FixedTimes.spread(CLIENTS, 80)
@@ -103,10 +109,51 @@ def test_no_more_models_are_in_memory_than_asked_for(problem: ft.Problem, monkey
         return done
 
     monkeypatch.setattr(SpillingMachine, "advance", counted)
-    for count, room in ((0.1, LEAST), (3.5, 3), (6, 6), (1000, 24)):
+    for count, room in ((0.1, LEAST), (3.5, 3), (6, 6)):
         most.clear()
         run(problem, SCHEMES["async"], base_memory=versions(count, problem))
         assert set(most) == {room}
+    most.clear()
+    run(problem, SCHEMES["async"], base_memory=versions(1000, problem))
+    assert not most, "all fit"
+
+
+def test_a_limit_is_shared_by_the_units_that_go_at_once(problem: ft.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[float | None] = []
+    units_of = study.units_of
+    monkeypatch.setattr(study, "units_of", lambda s, splits: made.append(s.unit_memory) or units_of(s, splits))
+    monkeypatch.setattr(study, "cores", lambda: 2)
+    few: Any = {"until": 1, "points": 2}
+    run(problem, SCHEMES["async"], base_memory=1, seeds=[0, 1, 2, 3], **few)
+    run(problem, SCHEMES["async"], base_memory=1, seeds=[0, 1, 2, 3], workers=4, **few)
+    run(problem, SCHEMES["async"], base_memory=1, seeds=[0], local=ft.LocalSGD(lr=0.1, batch_size=8), **few)
+    assert made == [None, 5e8, None, 2.5e8, None, 1e9]
+
+
+def test_many_points_of_a_large_model_do_not_hide_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces are short then, and the first tells little."""
+    monkeypatch.setattr("fedtempo.simulation.engine.machine.POINT_BYTES", 1)
+    problem, times = ft.problems.digits(clients=40), ft.FixedTimes.spread(40, 80)
+    made = study.study_of(
+        problem, ft.AsyncFedAvg(), times, until=9, local=ft.LocalSGD(lr=0.1), seeds=(0,), engine="events", points=101
+    )
+    grown: list[int] = []
+    monkeypatch.setattr(EventMachine, "grown", lambda self, state, n: grown.append(n) or state)
+    for large, slots in ((1 << 24, range(3, 40)), (1, range(43, 46))):
+        monkeypatch.setattr("fedtempo.simulation.units.LARGE_SLOT", large)
+        monkeypatch.setattr("fedtempo.simulation.engine.session.LARGE_SLOT", large)
+        units = study.units_of(made, 1)
+        assert units.specs[0].num_slots in slots
+    with numerics("float32"):
+        session = Session(units.specs[0], units.machines[0])
+        assert sum(carry_out(session)) > 100
+    assert not grown
+
+
+def test_where_nothing_moves_bits_stay_even_if_events_are_taken_together(problem: ft.Problem) -> None:
+    scheme = ft.FedBuff(3).using(server=ft.FedAdam())
+    given: Any = {"local": ft.LocalSGD(lr=0.1, batch_size=4), "seeds": [0]}
+    same(run(problem, scheme, **given, base_memory=1), run(problem, scheme, **given))
 
 
 # -- which version goes out
@@ -121,18 +168,21 @@ def piece(read: list[int], write: list[int], points: tuple[Point, ...] = ()) -> 
 
 def test_when_a_slot_is_read_next() -> None:
     uses = Uses(piece([2, 2, 3, 4], [3, 4, 2, 3], (Point(0, 3, 2, 3, 3),)))
-    assert [uses.next(2, event) for event in range(5)] == [0, 3, OVERWRITTEN, NEVER, NEVER]
-    assert [uses.next(3, event) for event in range(5)] == [OVERWRITTEN, 6, 6, OVERWRITTEN, NEVER]
-    assert uses.next(4, 2) == 9
-    assert uses.next(7, 0) == NEVER
-    assert Uses(piece([2, 2], [3, 2], (Point(0, 2, 3, 2, 2),))).next(3, 1) == 5  # it is measured after the last event
+    before = [reads(event) - 1 for event in range(5)]
+    assert [uses.next(2, moment) for moment in before] == [0, 3, OVERWRITTEN, NEVER, NEVER]
+    assert [uses.next(3, moment) for moment in before] == [OVERWRITTEN, 6, 6, OVERWRITTEN, NEVER]
+    assert uses.next(2, reads(0)) == reads(1)  # after what the first event has read
+    assert uses.next(2, reads(1)) == OVERWRITTEN
+    assert uses.next(4, before[2]) == reads(3)
+    assert uses.next(7, -1) == NEVER
+    assert Uses(piece([2, 2], [3, 2], (Point(0, 2, 3, 2, 2),))).next(3, before[1]) == 5  # measured after the last event
 
 
 def test_the_version_that_is_read_last_goes_out_and_one_that_is_overwritten_before() -> None:
     uses = Uses(piece([2, 3, 4, 2], [5, 5, 6, 3]))
-    assert read_last([2, 3, 4], uses, 0) == (4, True)
-    assert read_last([2, 4, 7, 8], uses, 0) == (7, True)  # nobody knows who reads these: the first
-    assert read_last([2, 5, 7], uses, 1) == (5, False)
+    assert uses.last([2, 3, 4], -1) == (4, True)
+    assert uses.last([2, 4, 7, 8], -1) == (7, True)  # nobody knows who reads these: the first
+    assert uses.last([2, 5, 7], reads(1) - 1) == (5, False)
 
 
 def least_reads(read: list[int], write: list[int], room: int) -> int:
@@ -162,15 +212,15 @@ def test_no_other_order_reads_the_file_less_often(seed: int) -> None:
         read.append(draw.choice(sorted(written)))
         write.append(draw.choice([slot for slot in range(2, 2 + slots) if slot != read[-1]]))
         written.add(write[-1])
-    uses, here, reads = Uses(piece(read, write)), [2], 0
+    uses, here, loads = Uses(piece(read, write)), [2], 0
     for event, (r, w) in enumerate(zip(read, write, strict=True)):
-        for slot, writes in ((r, False), (w, True)):
+        for slot, moment in ((r, reads(event) - 1), (w, reads(event))):
             if slot not in here:
-                reads += not writes
+                loads += slot == r and moment < reads(event)
                 if len(here) == room:
-                    here.remove(read_last(reversed(here), uses, event, has_read=writes)[0])
+                    here.remove(uses.last(reversed(here), moment)[0])
                 here.append(slot)
-    assert reads == least_reads(read, write, room)
+    assert loads == least_reads(read, write, room)
 
 
 # -- stops
@@ -181,40 +231,41 @@ def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(monkeypatch)
 
 
-@pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize(("before", "after"), [(4, 4), (4, None), (None, 4)])
 def test_a_study_that_was_stopped_goes_on_to_the_same_bits(
-    limited: bool, problem: ft.Problem, tmp_path: Any, short_calls: None, moved: list[str]
+    before: int | None, after: int | None, problem: ft.Problem, tmp_path: Any, short_calls: None, moved: list[str]
 ) -> None:
-    """Also where all models were in memory at first."""
-    few = versions(4, problem)
+    """Also where all models are in memory before, or afterwards."""
     given: Any = {"until": 40, "seeds": [0]}
     whole = run(problem, SCHEMES["async"], **given)
-    given["checkpoint"], first = tmp_path / "r", few if limited else None
+    given["checkpoint"] = tmp_path / "r"
+    first, then = (None if count is None else versions(count, problem) for count in (before, after))
     with pytest.raises(KeyboardInterrupt):
         run(problem, SCHEMES["async"], **given, base_memory=first, save_every=0, on_progress=Stop(300))
-    assert bool(moved) == limited
-    same(run(problem, SCHEMES["async"], **given, base_memory=few), whole)
-    assert moved
+    assert bool(moved) == (first is not None)
+    moved.clear()
+    same(run(problem, SCHEMES["async"], **given, base_memory=then), whole)
+    assert bool(moved) == (then is not None)
 
 
-def test_a_study_that_was_stopped_needs_its_limit_again(problem: ft.Problem, tmp_path: Any, short_calls: None) -> None:
-    given: Any = {"until": 40, "seeds": [0], "checkpoint": tmp_path / "r"}
-    with pytest.raises(KeyboardInterrupt):
-        run(problem, SCHEMES["async"], **given, base_memory=1e-9, save_every=0, on_progress=Stop(300))
-    with pytest.raises(ft.ResultsConflict, match="give base_memory again"):
-        run(problem, SCHEMES["async"], **given)
+def test_a_unit_is_read_as_it_was_when_it_was_opened(tmp_path: Any) -> None:
+    """Another process may replace it meanwhile."""
+    folder = Folder(tmp_path)
+    (tmp_path / "units").mkdir()
+    about = {"finished": np.array(False), "points_done": np.array(1), "diverged": np.zeros(1)}
+    folder.write_unit(0, {**about, "state:slot.2": np.arange(3), "state:slot.3": np.arange(4)})
+    there = folder.read_unit(0) or {}
+    first = np.asarray(there["state:slot.2"])
+    folder.write_unit(0, {**about, "finished": np.array(True)})
+    assert [first.tolist(), np.asarray(there["state:slot.3"]).tolist()] == [[0, 1, 2], [0, 1, 2, 3]]
+    assert pickle.loads(pickle.dumps(there["state:slot.3"])).tolist() == [0, 1, 2, 3]
 
 
 def test_a_snapshot_after_every_call_goes_on(problem: ft.Problem, short_calls: None) -> None:
     """What is saved is read when it is written, and is a session's to the bit."""
-    from fedtempo.simulation import study
-    from fedtempo.simulation.engine.numerics import numerics
-
-    made = study.study_of(
-        problem, SCHEMES["adam"], TIMES, until=6, local=ft.LocalSGD(lr=0.1, steps=2, batch_size=8), seeds=(0,),
-        engine="events", points=3, base_memory=1e-9,
-    )  # fmt: skip
-    units = study.units_of(made, 1)
+    local = ft.LocalSGD(lr=0.1, steps=2, batch_size=8)
+    made = study.study_of(problem, SCHEMES["adam"], TIMES, until=6, local=local, seeds=(0,), engine="events", points=3)
+    units = study.units_of(replace(made, unit_memory=1.0), 1)
     (spec,), (machine,) = units.specs, units.machines
     with numerics("float32"):
         first, cuts = Session(spec, machine), []

@@ -27,10 +27,11 @@ from numpy.typing import NDArray
 
 from fedtempo.errors import DataMissing, InputError, ResultsConflict
 from fedtempo.files import make_folder, remove, remove_unfinished, write_first, write_whole
+from fedtempo.simulation.engine.waiting import Later
 
 FORMAT = 1
 _VERSION = re.compile(r"state__slot\.\d+")
-"""How versions are called that are saved one by one (engine/spilling.py)."""
+"""How versions are called that are saved one by one (engine/waiting.py)."""
 WHOLE = "history.nc"
 DESKS = ".workers-"
 """How the folders begin of processes that give orders to workers (desk.py)."""
@@ -214,10 +215,11 @@ class Folder:
         path = self._unit(number)
         if not path.is_file():
             return None
-        with _reading(path) as saved:
+        with _reading(path):
+            saved = np.load(path, allow_pickle=False)  # open as long as somebody holds what is read later
             names = [name for name in saved.files if state or not name.startswith("state__")]
             arrays: dict[str, Any] = {
-                name.replace("__", ":", 1): _Saved(path, name) if _VERSION.fullmatch(name) else saved[name]
+                name.replace("__", ":", 1): _later(path, saved, name) if _VERSION.fullmatch(name) else saved[name]
                 for name in names
             }
             if not arrays.keys() >= {"finished", "points_done", "diverged"}:
@@ -229,28 +231,23 @@ class Folder:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[Any]:
-    """The arrays of a unit."""
+def _reading(path: Path) -> Iterator[None]:
+    """What is wrong with the file of a unit becomes one sentence."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-            yield saved
+        yield
     except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
         raise InputError(f"{path}: cannot be read ({error}); remove it to run this part again") from None
 
 
-class _Saved:
-    """An array of a unit that is read when it is asked for."""
+def _later(path: Path, saved: Any, name: str) -> Later:
+    """An array of a unit that is read when it is asked for, from the file as it was when it was opened."""
 
-    def __init__(self, path: Path, name: str) -> None:
-        self._path, self._name = path, name
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        with _reading(self._path) as saved:
-            found: NDArray[Any] = saved[self._name]
+    def read() -> NDArray[Any]:
+        with _reading(path):
+            found: NDArray[Any] = saved[name]
         return found
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return np.asarray, (np.asarray(self),)
+    return Later(read)
 
 
 def _difference(there: dict[str, Any], here: dict[str, Any], inside: str = "") -> str:

@@ -100,7 +100,9 @@ class Study:
     per_client: bool
     bound: float
     base_memory: float | None = None
-    """Bytes of models that are in memory at once; None: all. It changes no result."""
+    """Bytes of models that are in memory at once; None: all that there is room for. It changes no result."""
+    unit_memory: float | None = None
+    """Those of a unit; None: all."""
 
     @property
     def measured_at(self) -> tuple[Fraction, ...]:
@@ -411,10 +413,13 @@ def run_study(study: Study, folder: Folder | None = None, how: How | None = None
     threads = len(groups) if study.engine in ("waves", "torch") else min(cores(), len(units.specs))
     at_once = threads if how.sender is None else min(how.sender.workers or 1, len(units.specs))
     needed = estimate(units.specs, units.machines, at_once)
-    room = room_for_versions(needed, units.specs, units.machines, at_once)
-    if room is not None and study.base_memory is None and study.engine in ("events", "torch"):
-        log.warning("%s are too much for this machine: models that are needed last wait in a file", needed)
-        study = replace(study, base_memory=room)
+    room = study.base_memory
+    if room is None and study.engine in ("events", "torch"):
+        room = room_for_versions(needed, units.specs, units.machines, at_once)
+        if room is not None:
+            log.warning("%s is too much for this machine: models that are needed last wait in a file", needed)
+    if room is not None:
+        study = replace(study, unit_memory=room / at_once)
         units = units_of(study, layout["blocks"])
         needed = estimate(units.specs, units.machines, at_once)
     log.info("%d runs in %d units, about %s", units.num_runs, len(units.specs), needed)

@@ -27,10 +27,10 @@ from fedtempo.schemes.compensation import Compensated, compensated
 from fedtempo.schemes.named import Scheme
 from fedtempo.schemes.timelines import expected_weights, weights_of
 from fedtempo.simulation.costs import Traffic, traffic_of
-from fedtempo.simulation.engine.devices import cores, has_kernels, num_devices
+from fedtempo.simulation.engine.devices import has_kernels, num_devices
 from fedtempo.simulation.engine.machine import EventMachine, Machine, OnDevice, WaveMachine
 from fedtempo.simulation.engine.measures import Shares
-from fedtempo.simulation.engine.session import Unit, UnitSpec, room_for
+from fedtempo.simulation.engine.session import LARGE_SLOT, Unit, UnitSpec, room_for
 from fedtempo.simulation.engine.spilling import LEAST, SpillingMachine, SpillingStreamedMachine
 from fedtempo.simulation.engine.streamed import OnDisk, StreamedMachine
 from fedtempo.simulation.engine.task import INNERMOST, OUTERMOST, SHARE, Task
@@ -116,23 +116,29 @@ def units_of(study: Study, splits: int) -> Units:
                     unit = Unit(len(specs), s, k, tuple(seeds), tuple(part), task_of[s, k])
                     specs.append(_spec(study, made, shares, machines[unit.machine], unit, config))
     traffic = {pair: _traffic(study, *pair, tasks[number]) for pair, number in task_of.items()}
-    return Units(_settled(study, specs, machines), machines, traffic)
+    return Units(*_settled(specs, machines, study.unit_memory), traffic)
 
 
 def _machines(study: Study, tasks: list[Task]) -> list[Machine]:
-    problem, dtype, spills = study.problem, study.dtype, study.base_memory is not None
+    problem, dtype = study.problem, study.dtype
     if study.engine == "torch":
         from fedtempo.simulation.engine.torch_machine import TorchMachine
 
-        return [TorchMachine(problem, task, dtype, study.local, spills=spills) for task in tasks]
+        return [TorchMachine(problem, task, dtype, study.local) for task in tasks]
     if any_mapped(problem.rows):
         on_disk = OnDisk(problem, dtype)
-        streamed = SpillingStreamedMachine if spills else StreamedMachine
-        return [streamed(problem, task, dtype, on_disk) for task in tasks]
+        return [StreamedMachine(problem, task, dtype, on_disk) for task in tasks]
     rows = OnDevice(problem, dtype)
-    if spills:
-        return [SpillingMachine(problem, task, dtype, rows) for task in tasks]
     return [_machine(study, task, rows) for task in tasks]
+
+
+def _spilling(machine: Machine) -> Machine:
+    """The same machine with models in a file."""
+    if isinstance(machine, StreamedMachine):
+        return SpillingStreamedMachine(machine.problem, machine.task, machine.dtype, machine.on_device)
+    if isinstance(machine, EventMachine):
+        return SpillingMachine(machine.problem, machine.task, machine.dtype, machine.on_device)
+    return machine.spilling()  # type: ignore[attr-defined, no-any-return]  # that of PyTorch, which may not be installed
 
 
 def _machine(study: Study, task: Task, rows: OnDevice) -> Machine:
@@ -310,19 +316,25 @@ def _clients(study: Study, made: Compensated) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _settled(study: Study, specs: list[UnitSpec], machines: Sequence[Machine]) -> list[UnitSpec]:
-    """What the programs' first pieces tell: one size of slots for all schemes that share the compiled code."""
-    at_once = min(cores(), len(specs)) if study.engine == "events" else 1
-    firsts = {(spec.unit.scheme, spec.unit.machine): spec.first_piece() for spec in specs}
-    if not any(piece.num_events for piece in firsts.values()):
+def _settled(
+    specs: list[UnitSpec], machines: Sequence[Machine], unit_memory: float | None
+) -> tuple[list[UnitSpec], list[Machine]]:
+    """What the programs' first pieces tell: one size of slots for all schemes that share the compiled code.
+
+    Where versions are more than `unit_memory` bytes, machines that have some of them in a file.
+    """
+    firsts = {(spec.unit.scheme, spec.unit.machine): (spec, spec.first_piece()) for spec in specs}
+    if not any(piece.num_events for _, piece in firsts.values()):
         raise InputError(f"until: no round ends by {text(specs[0].until)}; give more time")
-    slots: dict[int, int] = {}
+    slots, settled = [], list(machines)
     for m, machine in enumerate(machines):
-        pieces = [piece for (_, number), piece in firsts.items() if number == m]
+        mine = [first for (_, number), first in firsts.items() if number == m]
         runs = max(spec.unit.num_runs for spec in specs if spec.unit.machine == m)
-        machine.tune(pieces, runs)
-        slots[m] = room_for(max(piece.num_slots for piece in pieces), runs * machine.version_bytes)
-        if study.base_memory is not None:
-            fit = int(min(study.base_memory / (at_once * runs * machine.version_bytes), slots[m]))
-            slots[m] = max(fit, LEAST)
-    return [replace(spec, num_slots=slots[spec.unit.machine]) for spec in specs]
+        size = runs * machine.version_bytes
+        needed = max(piece.num_slots if size <= LARGE_SLOT else spec.most_slots() for spec, piece in mine)
+        room = room_for(needed, size)
+        if unit_memory is not None and needed * size > unit_memory:
+            settled[m], room = _spilling(machine), max(LEAST, int(unit_memory / size))
+        settled[m].tune([piece for _, piece in mine], runs)
+        slots.append(room)
+    return [replace(spec, num_slots=slots[spec.unit.machine]) for spec in specs], settled

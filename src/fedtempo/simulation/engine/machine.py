@@ -19,7 +19,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from fedtempo.errors import ResultsConflict
 from fedtempo.problems.problem import Problem
 from fedtempo.simulation.compilation import PROGRAMS
 from fedtempo.simulation.engine.cost_model import gradient_work, loss_work
@@ -28,6 +27,7 @@ from fedtempo.simulation.engine.measures import TILE, Meter, Rows, rows_of
 from fedtempo.simulation.engine.numerics import Precision, cast, kept_as, numerics
 from fedtempo.simulation.engine.program import Piece
 from fedtempo.simulation.engine.task import FULL_ROWS, Data, Runs, State, Task, Tree, Version, at
+from fedtempo.simulation.engine.waiting import SLOT, taken_apart
 from fedtempo.simulation.engine.waves import WAVES_PER_CALL, Loaded, load_waves, wave_loop, wave_starts
 from fedtempo.training.batches import batch_key, compression_key, init_key, noise_key
 
@@ -320,10 +320,23 @@ class CompiledMachine(Machine):
 
     def restored(self, state: State, saved: Mapping[str, NDArray[Any]]) -> State:
         leaves, structure = jax.tree.flatten(state)
-        if str(len(leaves) - 1) not in saved:
-            raise ResultsConflict("the models of this study were too many for base_memory; give base_memory again")
+        if any(name.startswith(SLOT) for name in saved):
+            saved = self._stacked(state, saved)
         found = State(*jax.tree.unflatten(structure, [saved[str(k)] for k in range(len(leaves))]))
         return self._over_leaves(lambda leaf, axis: jnp.asarray(np.moveaxis(leaf, -1, axis)), found)
+
+    def _stacked(self, state: State, saved: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """What was saved version by version (waiting.py), as if all had been in memory."""
+        slots = jax.tree.leaves(state.slots)
+        versions = {int(name.removeprefix(SLOT)): array for name, array in saved.items() if name.startswith(SLOT)}
+        room = max(self.room(state), *(slot + 1 for slot in versions))
+        whole = [np.zeros((room, *leaf.shape[1:]), leaf.dtype) for leaf in slots]
+        for slot, array in versions.items():
+            for leaf, part in zip(whole, taken_apart(np.asarray(array), [x[0] for x in whole]), strict=True):
+                leaf[slot] = part
+        axis, rest = self._runs_axis(2), {name: a for name, a in saved.items() if not name.startswith(SLOT)}
+        found = {str(k): np.moveaxis(leaf, axis, -1) for k, leaf in enumerate(whole)}
+        return found | {str(int(name) + len(whole)): array for name, array in rest.items()}
 
     def _runs_axis(self, before: int) -> int:
         """Of a leaf that has so many axes before the model's own."""

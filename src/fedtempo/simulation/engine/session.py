@@ -96,6 +96,15 @@ class UnitSpec:
         """How the program begins."""
         return next(self.pieces(lambda slot: np.zeros(self.config.num_clients)))
 
+    def most_slots(self) -> int:
+        """About how many slots it ever needs, where pieces are short since models that are measured are large."""
+        if self.asks:
+            return self.first_piece().num_slots
+        program = pieces(
+            self.config, self.weights, until=self.until, times=(self.until,), capacity=self.capacity, max_points=1
+        )
+        return next(program).num_slots + min(self.max_points, self.points)
+
     def pieces(self, losses: Callable[[int], NDArray[Any]]) -> Iterator[Piece]:
         """The program; `losses` are those of the model in a slot, for rules that choose by them."""
         return pieces(
@@ -210,9 +219,8 @@ class Session:
             self._piece, self._loaded = self._ahead or next(self._coming)
             self._ahead = None
             if self._piece.num_slots > self.machine.room(self.state):
-                size = self.machine.version_bytes * self.spec.unit.num_runs
-                more = self._piece.num_slots * (1 if size <= LARGE_SLOT else 0)  # each growth compiles anew
-                room = room_for(self._piece.num_slots + more, size)
+                needed, size = self._piece.num_slots, self.machine.version_bytes * self.spec.unit.num_runs
+                room = room_for(needed + needed // (1 if size <= LARGE_SLOT else 8), size)  # each growth compiles anew
                 self.state = self.machine.grown(self.state, room)
         return self._piece
 

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedtempo.errors import InputError
+from fedtempo.errors import InputError, StorageError
 from fedtempo.grid import RATE
 from fedtempo.problems.problem import Problem
 from fedtempo.problems.torch.data import first_line
@@ -33,10 +33,10 @@ from fedtempo.problems.torch.problem import TorchProblem
 from fedtempo.simulation.engine.machine import Machine
 from fedtempo.simulation.engine.numerics import Precision, kept_as
 from fedtempo.simulation.engine.program import FIRST, Piece
-from fedtempo.simulation.engine.spilling import SLOT
 from fedtempo.simulation.engine.task import SHARE, Data, Task
 from fedtempo.simulation.engine.torch_slots import SpillingSlots, restored, stored, tree_of
 from fedtempo.simulation.engine.torch_work import Bridge, SGDGraph, is_sgd, solver_of, taken
+from fedtempo.simulation.engine.waiting import SLOT
 from fedtempo.training.batches import batch_key, compression_key, init_key, job_key, noise_key
 from fedtempo.training.client import Kept
 from fedtempo.training.corrections import Begun
@@ -111,12 +111,9 @@ class TorchMachine(Machine):
 
     problem: TorchProblem
 
-    def __init__(
-        self, problem: Problem, task: Task, dtype: Precision, local: LocalRule, *, spills: bool = False
-    ) -> None:
-        """`spills`: only as many versions are in memory as there are slots; the others wait in a file."""
+    def __init__(self, problem: Problem, task: Task, dtype: Precision, local: LocalRule) -> None:
         super().__init__(problem, task, dtype)
-        self._spills = spills
+        self._spills = False
         assert isinstance(problem, TorchProblem)
         problem.check_device()
         if dtype == "tensorfloat32":
@@ -135,6 +132,12 @@ class TorchMachine(Machine):
         plain = is_sgd(local) and task.work.correction is None
         self._graphable = problem.device.type == "cuda" and by_numbers and plain
         self._graphs: dict[int, SGDGraph] = {}
+
+    def spilling(self) -> TorchMachine:
+        """The same machine with only as many versions in memory as there are slots; the others wait in a file."""
+        made = TorchMachine(self.problem, self.task, self.dtype, self._local)
+        made._spills = True
+        return made
 
     @cached_property
     def flat(self) -> FlatModule:
@@ -213,6 +216,8 @@ class TorchMachine(Machine):
                     spilling.come_to(piece, event)
                 try:
                     self._event(state, runs, loaded, event)
+                except StorageError:
+                    raise
                 except InputError as error:
                     raise InputError(f"client {piece.client[event]}, job {piece.job[event]}: {error}") from error
                 if piece.closes[event]:

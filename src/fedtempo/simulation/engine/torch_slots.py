@@ -1,4 +1,4 @@
-"""Slots of the PyTorch engine of which some wait in a file: those that are read last (spilling.py)."""
+"""Slots of the PyTorch engine of which some wait in a file (waiting.py)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fedtempo.problems.torch.module import as_array, as_tensor
 from fedtempo.simulation.engine.program import FIRST, Piece
-from fedtempo.simulation.engine.spilling import SLOT, Later, Uses, by_number, read_last, spill_file, taken_apart
-from fedtempo.simulation.model_file import Place
+from fedtempo.simulation.engine.waiting import SLOT, Later, Uses, Waiting, put_together, reads, taken_apart
 
 LEAST = 2
 """In memory, at the least: what is read, and what is written."""
@@ -28,47 +27,44 @@ class SpillingSlots(MutableMapping[int, Any]):
     def __init__(self, most: int, first: Mapping[int, Any]) -> None:
         self._most = max(most, LEAST)
         self._here: dict[int, Any] = dict(first)
-        self._away: dict[int, Place] = {}
-        self._file = spill_file()
+        self._waiting = Waiting()
         self._like, self._structure = jax.tree.flatten(first[FIRST])
         self._piece: Piece | None = None
-        self._uses, self._event = Uses(), 0
 
     def come_to(self, piece: Piece, event: int) -> None:
-        """What is needed next, from an event of a piece on."""
+        """The next event of a piece."""
         if piece is not self._piece:
-            self._piece, self._uses = piece, Uses(piece)
-        self._event = event
+            self._piece, self._waiting.uses = piece, Uses(piece)
+        self._waiting.now = reads(event) - 1
 
     def __getitem__(self, slot: int) -> Any:
         if slot not in self._here:
-            found = self._tree(list(self._away[slot].read().values()))
-            self._make_room()
+            found = self._tree(self._waiting.read(slot))
+            self._make_room(self._waiting.now)
             self._here[slot] = found
         return self._here[slot]
 
     def __setitem__(self, slot: int, versions: Any) -> None:
-        self._away.pop(slot, None)
-        self._here.pop(slot, None)
-        self._make_room()
+        del self[slot]
+        self._make_room(self._waiting.now + 1)  # what the event has read it may drop
         self._here[slot] = versions
 
     def __delitem__(self, slot: int) -> None:
-        self._away.pop(slot, None)
+        self._waiting.forget(slot)
         self._here.pop(slot, None)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted({*self._here, *self._away}))
+        return iter(sorted({*self._here, *self._waiting.places}))
 
     def __len__(self) -> int:
-        return len({*self._here, *self._away})
+        return len({*self._here, *self._waiting.places})
 
-    def _make_room(self) -> None:
+    def _make_room(self, moment: int) -> None:
         """For one more."""
         while len(self._here) >= self._most:
-            slot, is_read = read_last(reversed(self._here), self._uses, self._event)
-            if is_read and slot not in self._away:
-                self._away[slot] = self._file.put(by_number(self.leaves(slot)))
+            slot, is_kept = self._waiting.uses.last(reversed(self._here), moment)
+            if is_kept and slot not in self._waiting:
+                self._waiting.put(slot, self.leaves(slot))
             del self._here[slot]
 
     def _tree(self, arrays: list[NDArray[Any]]) -> Any:
@@ -78,12 +74,15 @@ class SpillingSlots(MutableMapping[int, Any]):
     def leaves(self, slot: int) -> list[NDArray[Any]]:
         """The arrays of a slot, wherever it is."""
         if slot not in self._here:
-            return list(self._away[slot].read().values())
+            return self._waiting.read(slot)
         return [stored(leaf) for leaf in jax.tree.leaves(self._here[slot])]
 
     def saved(self) -> dict[str, Any]:
         """Each slot by itself, read when it is written."""
-        return {f"{SLOT}{slot}": Later(partial(self.leaves, slot)) for slot in self}
+        return {f"{SLOT}{slot}": Later(partial(self._together, slot)) for slot in self}
+
+    def _together(self, slot: int) -> NDArray[np.uint8]:
+        return put_together(self.leaves(slot))
 
 
 def tree_of(memory: NDArray[Any], like: Any) -> Any:
