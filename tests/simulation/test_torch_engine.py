@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -321,6 +322,19 @@ def study(folder: Path | None, **more):
     return ft.simulate(
         problem, schemes, ft.FixedTimes(["1", "2", "3"]), until=30, local=local, seeds=[0, 1], checkpoint=folder, **more
     )
+
+
+@pytest.mark.parametrize("buffers", ["average", "frozen"])
+def test_other_processes_train_a_module_that_has_no_name(buffers) -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(INPUTS, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES))
+    problem = ft.torch.problem(model=module, loss=F.cross_entropy, data=rows(), buffers=buffers)
+    again = pickle.loads(pickle.dumps(problem))
+    assert again.form.stateful is problem.form.stateful is (buffers == "average")
+    given = {"until": 8, "points": 2, "seeds": [0, 1], "engine": "torch"}
+    here = ft.simulate(problem, ft.FedAvg(), TIMES, **given).dataset
+    there = ft.simulate(problem, ft.FedAvg(), TIMES, **given, workers=2).dataset
+    np.testing.assert_array_equal(there["loss"].values, here["loss"].values)
 
 
 @pytest.fixture

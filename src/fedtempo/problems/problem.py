@@ -151,6 +151,9 @@ class Problem:
     name: str
     description: str | None
 
+    _NOT_SENT: ClassVar[tuple[str, ...]] = ("form", "_fingerprint")
+    """To other processes, where `_complete` makes it again."""
+
     def __init__(
         self,
         init: Init,
@@ -234,7 +237,8 @@ class Problem:
     def _check_functions(self) -> None:
         """Finds their forms, and refuses what is none, without running them."""
         check = partial(check_mean, params=self.parameter_shapes, rows=self.rows)
-        self.form = form = LossForm.of(self.loss, self.state)
+        self._complete()
+        form = self.form
         state = {"state": self.state_shapes} if form.stateful else {}
         if form.plain:
             check(self.loss, what="loss")
@@ -350,6 +354,10 @@ class Problem:
             given = isinstance(importance, str)
             self._arguments["importance"] = importance if given else [text(p) for p in self.importance.exact]
 
+    def _complete(self) -> None:
+        """What follows from the rest."""
+        self.form = LossForm.of(self.loss, self.state)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """For other processes: by its name, where that makes it again, else its functions and all of its rows."""
         from fedtempo.problems.naming import made_again, spec_again
@@ -357,7 +365,7 @@ class Problem:
         spec = spec_again(self)
         if spec is not None:
             return made_again, (spec, self._pooled, self.fingerprint())
-        state = {name: value for name, value in self.__dict__.items() if name not in ("form", "_fingerprint")}
+        state = {name: value for name, value in self.__dict__.items() if name not in self._NOT_SENT}
         return _unpickled, (type(self), {**state, "rows": by_place(self.rows)})
 
     def _copy(self) -> Self:
@@ -425,7 +433,7 @@ def _unpickled(kind: type[Problem], state: Mapping[str, Any]) -> Problem:
     made = kind.__new__(kind)
     made.__dict__ |= state
     made.rows = mapped_again(made.rows)
-    made.form = LossForm.of(made.loss, made.state)
+    made._complete()
     return made
 
 

@@ -63,6 +63,7 @@ class TorchProblem(Problem):
     """
 
     framework = "torch"
+    _NOT_SENT = (*Problem._NOT_SENT, "state")
 
     def __init__(
         self,
@@ -104,11 +105,13 @@ class TorchProblem(Problem):
         if self.test is not None:
             check_finite(self.test, None)
         self._weigh(importance, sizes)
-        self.state = (
-            self._initial_buffers if buffers != "frozen" and any(True for _ in self.template.buffers()) else None
-        )
-        self.form = LossForm(self.loss, keyed=True, stateful=self.state is not None)
+        self._complete()
         self._check()
+
+    def _complete(self) -> None:
+        averaged = self.buffers != "frozen" and any(True for _ in self.template.buffers())
+        self.state = self._initial_buffers if averaged else None
+        self.form = LossForm(self.loss, keyed=True, stateful=averaged)
 
     @cached_property
     def template(self) -> nn.Module:
