@@ -119,14 +119,23 @@ def test_no_more_models_are_in_memory_than_asked_for(problem: ft.Problem, monkey
 
 
 def test_a_limit_is_shared_by_the_units_that_go_at_once(problem: ft.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Enough(Exception):
+        pass
+
     made: list[float | None] = []
-    units_of = study.units_of
-    monkeypatch.setattr(study, "units_of", lambda s, splits: made.append(s.unit_memory) or units_of(s, splits))
+
+    def noted(made_of: study.Study, splits: int, units_of: Any = study.units_of) -> Any:
+        made.append(made_of.unit_memory)
+        if made_of.unit_memory is not None:
+            raise Enough
+        return units_of(made_of, splits)
+
+    monkeypatch.setattr(study, "units_of", noted)
     monkeypatch.setattr(study, "cores", lambda: 2)
-    few: Any = {"until": 1, "points": 2}
-    run(problem, SCHEMES["async"], base_memory=1, seeds=[0, 1, 2, 3], **few)
-    run(problem, SCHEMES["async"], base_memory=1, seeds=[0, 1, 2, 3], workers=4, **few)
-    run(problem, SCHEMES["async"], base_memory=1, seeds=[0], local=ft.LocalSGD(lr=0.1, batch_size=8), **few)
+    one_run = ft.LocalSGD(lr=0.1, batch_size=8)
+    for given in ({"seeds": [0, 1, 2, 3]}, {"seeds": [0, 1, 2, 3], "workers": 4}, {"seeds": [0], "local": one_run}):
+        with pytest.raises(Enough):
+            run(problem, SCHEMES["async"], base_memory=1, **given)
     assert made == [None, 5e8, None, 2.5e8, None, 1e9]
 
 
