@@ -18,11 +18,12 @@ import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fedtempo.errors import DataMissing, InputError, ResultsConflict
@@ -215,15 +216,19 @@ class Folder:
         path = self._unit(number)
         if not path.is_file():
             return None
-        with _reading(path):
-            saved = np.load(path, allow_pickle=False)  # open as long as somebody holds what is read later
+        with _reading(path), ExitStack() as opened:
+            file = opened.enter_context(path.open("rb"))
+            saved = NpzFile(file, own_fid=True, allow_pickle=False)
             names = [name for name in saved.files if state or not name.startswith("state__")]
+            later = {name for name in names if _VERSION.fullmatch(name)}
             arrays: dict[str, Any] = {
-                name.replace("__", ":", 1): _later(path, saved, name) if _VERSION.fullmatch(name) else saved[name]
+                name.replace("__", ":", 1): _later(path, saved, name) if name in later else saved[name]
                 for name in names
             }
             if not arrays.keys() >= {"finished", "points_done", "diverged"}:
                 raise ValueError("it is not a unit of a study")
+            if later:
+                opened.pop_all()  # closed when nobody holds what is read later
         return arrays
 
     def _unit(self, number: int) -> Path:
