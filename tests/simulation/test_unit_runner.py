@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
+import weakref
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -247,6 +249,21 @@ def test_a_study_is_saved_at_the_intervals_asked_for(tmp_path, monkeypatch) -> N
     monkeypatch.setattr(Folder, "write_unit", slowly)  # as of gigabytes: that takes a tenth of the time at most
     run(**given, checkpoint=tmp_path / "slowly", save_every=4.5)
     assert len(written) == 2
+
+
+def test_models_are_let_go_when_a_study_ends_and_not_when_python_collects(monkeypatch) -> None:
+    monkeypatch.setattr("fedtempo.simulation.engine.machine.POINT_BYTES", 1)  # as of large models
+    made = []
+    begin = Session.__init__
+    monkeypatch.setattr(Session, "__init__", lambda self, *given: made.append(weakref.ref(self)) or begin(self, *given))
+    gc.collect()
+    gc.disable()
+    try:
+        run(schemes=[ft.AsyncFedAvg(), ft.FedAvg()])
+        assert made
+        assert [one() for one in made] == [None] * len(made)
+    finally:
+        gc.enable()
 
 
 def test_metrics_of_ones_own_are_measured_and_resumed(tmp_path) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
@@ -73,8 +73,7 @@ def run_unit(
     `look` is called between two calls of the engine, with the client updates of the last one, over all runs; whether
     to go on. If it raises, the unit is saved as it is.
     """
-    with numerics(dtype):
-        session = Session(spec, machine, saved)
+    with numerics(dtype), closing(Session(spec, machine, saved)) as session:
         next_save = time.monotonic() + save_every
         while True:
             piece = session.piece()  # events and measuring points in the order of time

@@ -7,7 +7,7 @@ can be cut: `snapshot` holds all that a later session needs to go on to the same
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -272,11 +272,16 @@ class Session:
                 self.model = self.machine.model(self.state, point.slot)
                 return
 
+    def close(self) -> None:
+        """Let go of the models at once: the program that is left knows the session."""
+        self._coming.close()
+        self._ahead = self._loaded = None
+
     def _is_done(self, piece: Piece) -> bool:
         measured = all(point.number < self.recorder.points_done for point in piece.points)
         return measured and self.events_done == piece.first + piece.num_events
 
-    def _pieces_left(self) -> Iterator[tuple[Piece, Any]]:
+    def _pieces_left(self) -> Generator[tuple[Piece, Any], None, None]:
         """Pieces that are still to do, made ready for the machine."""
         done, points_done = self.events_done, self.recorder.points_done
         for piece in self.spec.pieces(self._losses()):
