@@ -245,12 +245,12 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_bits(
     before: int | None, after: int | None, problem: ft.Problem, tmp_path: Any, short_calls: None, moved: list[str]
 ) -> None:
     """Also where all models are in memory before, or afterwards."""
-    given: Any = {"until": 40, "seeds": [0]}
+    given: Any = {"until": 20, "seeds": [0]}
     whole = run(problem, SCHEMES["async"], **given)
     given["checkpoint"] = tmp_path / "r"
     first, then = (None if count is None else versions(count, problem) for count in (before, after))
     with pytest.raises(KeyboardInterrupt):
-        run(problem, SCHEMES["async"], **given, base_memory=first, save_every=0, on_progress=Stop(300))
+        run(problem, SCHEMES["async"], **given, base_memory=first, save_every=0, on_progress=Stop(150))
     assert bool(moved) == (first is not None)
     moved.clear()
     same(run(problem, SCHEMES["async"], **given, base_memory=then), whole)
